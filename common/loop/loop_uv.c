@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The libuv driver of struct loop. Owns the uv_loop, one async and one timer handle.
+ * Thread: the loop's; wake and loop_stop from any.
+ */
+#include "loop/loop.h"
+
+#include <uv.h>
+
+struct loop_uv {
+	uv_loop_t uv;
+	uv_async_t async;
+	uv_timer_t timer;
+	struct loop *loop;
+	_Atomic bool stop;
+};
+
+static void uv_wake(struct loop *l)
+{
+	struct loop_uv *d = l->driver_data;
+	uv_async_send(&d->async);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+	struct loop_uv *d = t->data;
+	loop_turn(d->loop);
+}
+
+static void uv_arm(struct loop *l, uint64_t first_due_ns)
+{
+	struct loop_uv *d = l->driver_data;
+	if (first_due_ns == UINT64_MAX) {
+		uv_timer_stop(&d->timer);
+		return;
+	}
+	/* uv counts from its own cached, coarse now: bring it up to date first */
+	uv_update_time(&d->uv);
+	uv_timer_start(&d->timer, on_timer, clock_left_ms(first_due_ns, loop_now_ns(l)), 0);
+}
+
+static const struct loop_driver driver = { .wake = uv_wake, .arm = uv_arm };
+
+static void on_async(uv_async_t *a)
+{
+	struct loop_uv *d = a->data;
+	if (d->stop)
+		uv_stop(&d->uv);
+	loop_turn(d->loop);
+}
+
+enum err loop_open(struct loop *l)
+{
+	struct loop_uv *d = calloc(1, sizeof(*d));
+	if (!d)
+		return ERR_NO_MEMORY;
+	int r = uv_loop_init(&d->uv);
+	if (r != 0)
+		goto fail_mem;
+	r = uv_async_init(&d->uv, &d->async, on_async);
+	if (r != 0)
+		goto fail_loop;
+	uv_timer_init(&d->uv, &d->timer);
+	d->async.data = d->timer.data = d;
+	d->loop = l;
+	loop_init(l, &driver, d, &clock_real);
+	return ERR_NONE;
+
+fail_loop:
+	uv_loop_close(&d->uv);
+fail_mem:
+	free(d);
+	return err_from_errno(-r);
+}
+
+struct uv_loop_s *loop_uv(struct loop *l)
+{
+	if (l->driver != &driver)
+		return NULL;
+	return &((struct loop_uv *)l->driver_data)->uv;
+}
+
+void loop_run(struct loop *l)
+{
+	struct loop_uv *d = l->driver_data;
+	while (!d->stop)
+		uv_run(&d->uv, UV_RUN_DEFAULT);
+	d->stop = false;
+}
+
+void loop_stop(struct loop *l)
+{
+	struct loop_uv *d = l->driver_data;
+	d->stop = true;
+	uv_async_send(&d->async);
+}
+
+void loop_run_once(struct loop *l, bool block)
+{
+	struct loop_uv *d = l->driver_data;
+	uv_run(&d->uv, block ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+}
+
+void loop_close(struct loop *l)
+{
+	struct loop_uv *d = l->driver_data;
+	while (l->inbox.expected > 0)
+		uv_run(&d->uv, UV_RUN_ONCE);
+	uv_close((uv_handle_t *)&d->async, NULL);
+	uv_close((uv_handle_t *)&d->timer, NULL);
+	while (uv_run(&d->uv, UV_RUN_DEFAULT) != 0)
+		continue;
+	int r = uv_loop_close(&d->uv);
+	assert(r == 0);
+	(void)r;
+	loop_fini(l);
+	free(d);
+}
