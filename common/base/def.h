@@ -10,14 +10,14 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define MUST_CHECK	 __attribute__((warn_unused_result))
+#define MUST_CHECK	  __attribute__((warn_unused_result))
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
-#define ARRAY_LEN(a)	 (sizeof(a) / sizeof((a)[0]))
-#define MIN_OF(a, b)	 ((a) < (b) ? (a) : (b))
-#define MAX_OF(a, b)	 ((a) > (b) ? (a) : (b))
+#define ARRAY_LEN(a)	  (sizeof(a) / sizeof((a)[0]))
+#define MIN_OF(a, b)	  ((a) < (b) ? (a) : (b))
+#define MAX_OF(a, b)	  ((a) > (b) ? (a) : (b))
 
 /* The struct of type t whose member m is at p. */
-#define container_of(p, t, m) ((t *)(void *)((char *)(p) - offsetof(t, m)))
+#define container_of(p, t, m) ((t *)(void *)((char *)(p)-offsetof(t, m)))
 
 /* Scratch memory freed on leaving the scope; TAKE() moves it out. Never mixed with goto undo. */
 #define AUTO_FREE __attribute__((cleanup(auto_free_)))
@@ -25,11 +25,11 @@ static inline void auto_free_(void *p)
 {
 	free(*(void **)p);
 }
-#define TAKE(p)                              \
-	({                                   \
-		typeof(p) taken_ = (p);      \
-		(p) = NULL;                  \
-		taken_;                      \
+#define TAKE(p)                         \
+	({                              \
+		typeof(p) taken_ = (p); \
+		(p) = NULL;             \
+		taken_;                 \
 	})
 
 /* A borrowed run of bytes; p may be NULL only when n is 0. */

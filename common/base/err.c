@@ -24,7 +24,8 @@ static const struct err_row rows[] = {
 static const struct err_row *find(enum err e)
 {
 	static const struct err_row unknown = { ERR_INTERNAL, ERR_RETRY_NEVER, "UNKNOWN",
-						"an error of a newer release", "INTERNAL_ERROR" };
+						"an error of a newer release",
+						"INTERNAL_ERROR" };
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		if (rows[i].err == e)
 			return &rows[i];

@@ -9,7 +9,8 @@
 #include "base/def.h"
 
 struct heap_node {
-	struct heap_node *child, *next, *prev; /* prev: left sibling, or parent of a first child */
+	struct heap_node *child, *next,
+		*prev; /* prev: left sibling, or parent of a first child */
 	uint64_t key, seq;
 	bool linked;
 };

@@ -68,5 +68,6 @@ static inline struct list *list_pop_front(struct list *l)
 #define list_entry(node, type, member) container_of(node, type, member)
 #define list_for_each(it, l)	       for (struct list *it = (l)->next; it != (l); it = it->next)
 /* The body may remove `it`, nothing else. */
-#define list_for_each_safe(it, l) \
-	for (struct list *it = (l)->next, *it##_n = it->next; it != (l); it = it##_n, it##_n = it->next)
+#define list_for_each_safe(it, l)                                        \
+	for (struct list *it = (l)->next, *it##_n = it->next; it != (l); \
+	     it = it##_n, it##_n = it->next)

@@ -68,8 +68,8 @@ static size_t put_head(char *line, size_t cap, const struct log *l, enum log_lev
 	return (size_t)n < cap ? (size_t)n : cap - 1;
 }
 
-void log_write(const struct log *l, struct log_site *site, enum log_level level, const char *topic,
-	       const char *fmt, ...)
+void log_write(const struct log *l, struct log_site *site, enum log_level level,
+	       const char *topic, const char *fmt, ...)
 {
 	char line[1024];
 	const struct clock *c = l->clock ? l->clock : &clock_real;
@@ -84,7 +84,8 @@ void log_write(const struct log *l, struct log_site *site, enum log_level level,
 	if (m > 0)
 		n = MIN_OF(n + (size_t)m, sizeof(line) - 2);
 	if (suppressed && n < sizeof(line) - 40)
-		n += (size_t)snprintf(line + n, sizeof(line) - 1 - n, " repeated=%u", suppressed);
+		n += (size_t)snprintf(line + n, sizeof(line) - 1 - n, " repeated=%u",
+				      suppressed);
 	/* one line stays one line, whatever a peer put into a text */
 	for (size_t i = 0; i < n; i++)
 		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)

@@ -32,8 +32,8 @@ void log_set_level(enum log_level max);
 enum log_level log_get_level(void);
 /* "error" "warn" "info" "debug"; false when it is none of these. */
 bool log_level_parse(const char *s, enum log_level *out);
-void log_write(const struct log *l, struct log_site *site, enum log_level level, const char *topic,
-	       const char *fmt, ...) PRINTF_LIKE(5, 6);
+void log_write(const struct log *l, struct log_site *site, enum log_level level,
+	       const char *topic, const char *fmt, ...) PRINTF_LIKE(5, 6);
 
 /* Lines of l go to fn instead of the descriptor; fn NULL ends it. */
 struct log_capture {
@@ -41,11 +41,11 @@ struct log_capture {
 };
 void log_set_capture(struct log *l, struct log_capture *c);
 
-#define LOG_AT(l, lvl, topic, ...)                                          \
-	do {                                                                \
-		static struct log_site site_;                               \
-		if ((lvl) <= log_get_level())                               \
-			log_write(l, &site_, lvl, topic, __VA_ARGS__);      \
+#define LOG_AT(l, lvl, topic, ...)                                     \
+	do {                                                           \
+		static struct log_site site_;                          \
+		if ((lvl) <= log_get_level())                          \
+			log_write(l, &site_, lvl, topic, __VA_ARGS__); \
 	} while (0)
 #define LOG_ERROR(l, topic, ...) LOG_AT(l, LOG_ERROR_L, topic, __VA_ARGS__)
 #define LOG_WARN(l, topic, ...)	 LOG_AT(l, LOG_WARN_L, topic, __VA_ARGS__)

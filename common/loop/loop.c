@@ -10,8 +10,9 @@ static void wake(void *arg)
 void loop_init(struct loop *l, const struct loop_driver *d, void *driver_data,
 	       const struct clock *clock)
 {
-	*l = (struct loop){ .clock = clock, .driver = d, .driver_data = driver_data,
-			    .armed_ns = UINT64_MAX };
+	*l = (struct loop){
+		.clock = clock, .driver = d, .driver_data = driver_data, .armed_ns = UINT64_MAX
+	};
 	inbox_init(&l->inbox, wake, l);
 }
 

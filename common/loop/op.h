@@ -19,7 +19,7 @@
 #include "loop/loop.h"
 
 enum { OP_DONE = -1, OP_WAIT = -2 };
-#define TO(state) ((state) == OP_DONE ? OP_TO_DONE : 1ull << ((state) & 63))
+#define TO(state)  ((state) == OP_DONE ? OP_TO_DONE : 1ull << ((state)&63))
 #define OP_TO_DONE (1ull << 63)
 
 struct op;
@@ -27,8 +27,8 @@ struct op;
 struct op_step {
 	const char *name;
 	int (*fn)(struct op *op);
-	uint64_t to;  /* TO() of every state it may move to */
-	bool waits;   /* may return OP_WAIT; drawn with a double border */
+	uint64_t to; /* TO() of every state it may move to */
+	bool waits;  /* may return OP_WAIT; drawn with a double border */
 };
 
 struct op_table {
@@ -53,9 +53,9 @@ struct op {
 };
 
 /* A section of pointers to all tables in the program, for op_tables(). */
-#define OP_TABLE(var, text, rows)                                                  \
-	static const struct op_table var = { text, rows, (int)ARRAY_LEN(rows) };   \
-	static const struct op_table *const var##_ptr                              \
+#define OP_TABLE(var, text, rows)                                                \
+	static const struct op_table var = { text, rows, (int)ARRAY_LEN(rows) }; \
+	static const struct op_table *const var##_ptr                            \
 		__attribute__((used, section("op_tables"))) = &var
 
 /* Starts at state 0; op's table, loop, deadline_ns, done are set by the caller. */

@@ -17,13 +17,13 @@
 struct pool;
 
 struct job {
-	struct post post;		/* private */
-	void (*work)(struct job *j);	/* worker thread */
-	void (*done)(struct job *j);	/* loop thread */
-	enum err err;			/* set by work; ERR_CANCELLED by pool_cancel */
-	struct list node;		/* private */
-	int state;			/* private */
-	struct pool *pool;		/* private */
+	struct post post;	     /* private */
+	void (*work)(struct job *j); /* worker thread */
+	void (*done)(struct job *j); /* loop thread */
+	enum err err;		     /* set by work; ERR_CANCELLED by pool_cancel */
+	struct list node;	     /* private */
+	int state;		     /* private */
+	struct pool *pool;	     /* private */
 };
 
 struct pool_opts {

@@ -37,15 +37,15 @@ struct peer {
 };
 
 struct rpc_limits {
-	uint32_t message_bytes_max;   /* one message; default 8 MiB */
-	uint32_t conns_max;	      /* open connections of a server; default from the fd limit */
-	uint32_t conns_anon_max;      /* of these, without a finished HELLO; default 512 */
-	uint32_t handshake_ms;	      /* a connection without HELLO by then is closed; 5000 */
-	uint32_t inflight_max;	      /* requests inside a server, all peers; 4096 */
-	uint32_t inflight_peer_max;   /* one session's; 1024; more get BUSY */
-	uint64_t queue_bytes_max;     /* bytes of replies waiting for slow readers; 64 MiB */
-	uint64_t parked_bytes_max;    /* bytes held by parked requests; 16 MiB */
-	uint32_t sessions_max;	      /* 8192; the longest idle one goes */
+	uint32_t message_bytes_max; /* one message; default 8 MiB */
+	uint32_t conns_max;	 /* open connections of a server; default from the fd limit */
+	uint32_t conns_anon_max; /* of these, without a finished HELLO; default 512 */
+	uint32_t handshake_ms;	 /* a connection without HELLO by then is closed; 5000 */
+	uint32_t inflight_max;	 /* requests inside a server, all peers; 4096 */
+	uint32_t inflight_peer_max; /* one session's; 1024; more get BUSY */
+	uint64_t queue_bytes_max;   /* bytes of replies waiting for slow readers; 64 MiB */
+	uint64_t parked_bytes_max;  /* bytes held by parked requests; 16 MiB */
+	uint32_t sessions_max;	    /* 8192; the longest idle one goes */
 };
 /* Fills every field that is 0 with its default. */
 void rpc_limits_default(struct rpc_limits *l);
@@ -82,9 +82,9 @@ struct rpc_method {
 
 struct rpc_server_opts {
 	struct rpc_limits limits;
-	const struct keyring *keys; /* borrowed for life */
-	const struct log *log;	    /* borrowed for life */
-	const uint8_t *instance;    /* 16 bytes, ours; borrowed for life */
+	const struct keyring *keys;  /* borrowed for life */
+	const struct log *log;	     /* borrowed for life */
+	const uint8_t *instance;     /* 16 bytes, ours; borrowed for life */
 	uint64_t (*term)(void *ctx); /* put into every reply; may be NULL */
 	void *ctx;
 	struct tls_files tls;
@@ -104,8 +104,8 @@ enum err rpc_server_new(struct loop *l, const struct rpc_server_opts *o,
 void rpc_server_add(struct rpc_server *s, const struct rpc_method *rows, size_t n);
 /* Several addresses may be listened on. `bound` (may be NULL) gets the real address, with the port
  * the kernel chose for port 0. Errors say what and where in why. */
-enum err rpc_server_listen(struct rpc_server *s, const char *addr, char *bound, size_t bound_size,
-			   struct why *why) MUST_CHECK;
+enum err rpc_server_listen(struct rpc_server *s, const char *addr, char *bound,
+			   size_t bound_size, struct why *why) MUST_CHECK;
 /* Shutdown, step 1: no new connections or requests (they get SHUTTING_DOWN); replies still go. */
 void rpc_server_drain(struct rpc_server *s);
 /* Requests inside, parked ones included. */
@@ -138,11 +138,11 @@ struct rpc_client_opts {
 	const struct log *log;
 	const uint8_t *instance;
 	struct tls_files tls;
-	const char *engine;	/* NULL: by address */
-	uint32_t inflight_max;	/* calls on the wire to this peer; more wait here; 256 */
-	uint32_t queue_max;	/* calls waiting; more are ERR_BUSY; 4096 */
+	const char *engine;    /* NULL: by address */
+	uint32_t inflight_max; /* calls on the wire to this peer; more wait here; 256 */
+	uint32_t queue_max;    /* calls waiting; more are ERR_BUSY; 4096 */
 	uint32_t backoff_min_ms, backoff_max_ms; /* 50, 2000 */
-	void (*on_state)(void *ctx, bool up); /* may be NULL */
+	void (*on_state)(void *ctx, bool up);	 /* may be NULL */
 	void *ctx;
 };
 
@@ -157,11 +157,11 @@ struct rpc_call {
 	struct bytes body; /* borrowed until done */
 	void (*done)(struct rpc_call *c);
 	/* results, set before done */
-	enum err err;	   /* transport error or the reply's status */
-	uint32_t retry_ms; /* from the reply */
-	uint64_t term;	   /* from the reply */
+	enum err err;	    /* transport error or the reply's status */
+	uint32_t retry_ms;  /* from the reply */
+	uint64_t term;	    /* from the reply */
 	struct bytes reply; /* borrowed, valid inside done only */
-	struct why why;	   /* on error: names peer and step */
+	struct why why;	    /* on error: names peer and step */
 	/* private */
 	struct rpc_client *client;
 	struct list node;
