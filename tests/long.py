@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The long stages of .ci/long: full crosses, soaks, kill counts. Same counting as tests/stages.py."""
+import os
+import platform
+import subprocess
+import sys
+import time
+
+from stages import ASAN_ENV, Stage, c_files, meson_tests, setup, stage_fuzz, tidy
+
+LIMIT_MIN = 40
+
+
+def clang(st):
+    """Everything under clang: warnings as errors, then all suites."""
+    if setup(st, "build-clang"):
+        meson_tests(st, "build-clang", ["unit", "sim", "regress", "docs", "service"], jobs="1")
+
+
+def tsan(st):
+    """Race programs under ThreadSanitizer, five rounds each."""
+    if setup(st, "build-tsan"):
+        for _ in range(5):
+            meson_tests(st, "build-tsan", ["race"], mult=5, env={
+                "TSAN_OPTIONS": "halt_on_error=1:suppressions=" + os.path.abspath("tests/race/tsan.supp")})
+
+
+def all_tidy(st):
+    """clang-tidy over every file of the product."""
+    if setup(st, "build"):
+        tidy(st, c_files(changed_only=False), 60 * LIMIT_MIN)
+
+
+def features_off(st):
+    """A build with every optional feature disabled, and its tests."""
+    if setup(st, "build-off"):
+        meson_tests(st, "build-off", ["unit", "sim", "docs"])
+
+
+def headers(st):
+    """Each header compiles alone."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["headers"])
+
+
+def fuzz(st):
+    """Every fuzz target for two minutes, or as long as the stage allows."""
+    stage_fuzz(st, 120)
+
+
+def program(st, what, args, env=None):
+    rc, _ = st.run(args, env=env, quiet=False)
+    st.count(what, rc == 0, f"rc={rc}")
+
+
+def sim(st):
+    """20,000 seeds of the simulated cluster."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["sim-long"], mult=100)
+
+
+def shutdown(st):
+    """Shutdown under load 200 times, release and ASan."""
+    if setup(st, "build") and setup(st, "build-asan"):
+        meson_tests(st, "build", ["shutdown-long"], jobs="1", mult=100)
+        meson_tests(st, "build-asan", ["shutdown-long"], env=ASAN_ENV, jobs="1", mult=100)
+
+
+def kills(st):
+    """kill -9 counts: meta log and supervised services."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["kills-long"], jobs="1", mult=100)
+
+
+def storm(st):
+    """Connection storms against every port, five interleaved rounds each."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["storm-long"], jobs="1", mult=100)
+
+
+def unit_asan(st):
+    """All suites, services too, under AddressSanitizer and UBSan with fault points in."""
+    if setup(st, "build-asan"):
+        meson_tests(st, "build-asan", ["unit", "sim", "regress", "service"], env=ASAN_ENV, jobs="1", mult=6)
+
+
+def clean_root(st):
+    """README's two commands in a fresh Debian 12 root (needs root and debootstrap)."""
+    program(st, "clean root", ["bash", "tests/clean-root"])
+
+
+STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, storm,
+                                  unit_asan, clean_root)}
+
+
+def main(names):
+    if not names:
+        for n, f in STAGES.items():
+            print(f"{n:14} {f.__doc__}")
+        return 0
+    names = list(STAGES) if names == ["all"] else names
+    unknown = [n for n in names if n not in STAGES]
+    if unknown:
+        print(f".ci/long: unknown stage '{unknown[0]}'; stages are: {' '.join(STAGES)}", file=sys.stderr)
+        return 2
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    bad = passed = failed = 0
+    for n in names:
+        st = Stage(n, 90 if n == "clean_root" else LIMIT_MIN)
+        print(f"== long {n}: commit {commit}, {platform.processor() or platform.machine()} x{os.cpu_count()}, "
+              f"load {os.getloadavg()[0]:.2f}", flush=True)
+        STAGES[n](st)
+        took = time.monotonic() - st.begin
+        print(f"== long {n}: commit {commit}: {st.passed} passed, {st.failed} failed, {st.skipped} skipped in {took:.0f} s",
+              flush=True)
+        bad += st.failed or not st.passed
+        passed, failed = passed + st.passed, failed + st.failed
+    print(f"{passed} passed, {failed} failed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
