@@ -21,20 +21,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "loop/loop.h"
-
-enum role { ROLE_NONE, ROLE_CLIENT, ROLE_HOLDER, ROLE_SERVICE, ROLE_ADMIN };
-
-#define TENANT_MAX 64 /* characters [A-Za-z0-9._-], without the NUL */
-
-/* Who sent a request: from the key (later: the certificate). */
-struct peer {
-	enum role role;
-	char tenant[TENANT_MAX + 1]; /* role client; else "" */
-	uint8_t instance[16];	     /* one run of the peer's process, from HELLO */
-	char holder[65];	     /* role holder: its id, from HELLO; else "" */
-	uint32_t session;
-	uint32_t wire_version; /* the version both speak */
-};
+#include "rpc/peer.h"
 
 struct rpc_limits {
 	uint32_t message_bytes_max; /* one message; default 8 MiB */
