@@ -20,6 +20,7 @@
 
 struct uv_loop_s;
 struct loop;
+struct net_sim_port; /* rpc/net_sim.h: where a simulated process meets its network */
 
 struct timer {
 	struct heap_node node;
@@ -28,8 +29,18 @@ struct timer {
 
 /* What drives a loop: libuv (loop_uv.c) or the simulator. */
 struct loop_driver {
-	void (*wake)(struct loop *l); /* any thread: the inbox has something */
+	void (*wake)(struct loop *l);			    /* any thread: the inbox has something */
 	void (*arm)(struct loop *l, uint64_t first_due_ns); /* UINT64_MAX: no timer */
+	void (*random)(struct loop *l, void *p, size_t n);  /* see loop_random */
+
+	/* What follows is NULL but in a simulation, where there are no threads and no sockets. */
+
+	/*
+	 * Calls fn(arg) after some virtual time, seeded, never inside this call: what a worker
+	 * thread would do meanwhile (pool.c). Waits while the process is stopped.
+	 */
+	void (*later)(struct loop *l, void (*fn)(void *arg), void *arg);
+	struct net_sim_port *(*net)(struct loop *l);
 };
 
 struct loop {
@@ -59,6 +70,15 @@ static inline uint64_t loop_now_ns(const struct loop *l)
 static inline uint64_t loop_wall_ms(const struct loop *l)
 {
 	return l->clock->wall_ms(l->clock);
+}
+
+/*
+ * n bytes nobody can foretell (nonces, instances, jitter): the kernel's; in a simulation the
+ * seed's, so that a run can be repeated. Services take random bytes from nowhere else.
+ */
+static inline void loop_random(struct loop *l, void *p, size_t n)
+{
+	l->driver->random(l, p, n);
 }
 
 /* Starts or restarts t: fn runs once, at or after due_ns (loop_now_ns terms). */

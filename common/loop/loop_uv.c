@@ -5,6 +5,8 @@
  */
 #include "loop/loop.h"
 
+#include <errno.h>
+#include <sys/random.h>
 #include <uv.h>
 
 struct loop_uv {
@@ -39,7 +41,24 @@ static void uv_arm(struct loop *l, uint64_t first_due_ns)
 	uv_timer_start(&d->timer, on_timer, clock_left_ms(first_due_ns, loop_now_ns(l)), 0);
 }
 
-static const struct loop_driver driver = { .wake = uv_wake, .arm = uv_arm };
+static void uv_random_bytes(struct loop *l, void *p, size_t n)
+{
+	(void)l;
+	for (uint8_t *at = p; n > 0;) {
+		ssize_t r = getrandom(at, n, 0);
+		assert(r > 0 || errno == EINTR); /* it can fail no other way on Linux */
+		if (r > 0) {
+			at += r;
+			n -= (size_t)r;
+		}
+	}
+}
+
+static const struct loop_driver driver = {
+	.wake = uv_wake,
+	.arm = uv_arm,
+	.random = uv_random_bytes,
+};
 
 static void on_async(uv_async_t *a)
 {
