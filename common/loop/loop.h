@@ -52,6 +52,7 @@ struct loop {
 	void *driver_data; /* struct loop_uv, or the simulator's node */
 	uint64_t armed_ns;
 	uint64_t turns; /* progress counter, read by the beat thread (relaxed) */
+	uint64_t last_op_id;
 	bool in_timers;
 };
 

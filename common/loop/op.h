@@ -1,55 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One request as a state machine (style.md section 3, "a request is a table"). A step returns the
- * next state, or OP_WAIT after arranging a resume. The driver checks that the move is allowed,
- * traces it, and stops at OP_DONE. In a request the first error wins (op_fail).
+ * One request as a state machine (style.md section 3, "a request is a table").
  *
- *   static const struct op_step get_steps[GET_N] = {
- *           [GET_LOOKUP] = { "lookup", get_lookup, TO(GET_PIN) | TO(GET_REPLY) },
- *           ...
+ *   static const struct op_step get_steps[] = {
+ *           [GET_LOOKUP] = { "lookup", get_lookup, TO(GET_READ) | TO(GET_REPLY) },
+ *           [GET_READ]   = { "read",   get_read,   TO(GET_REPLY), .waits = true, .stop = get_unread },
+ *           [GET_REPLY]  = { "reply",  get_reply,  TO(OP_DONE) },
  *   };
- *   OP_TABLE(get_table, "get", get_steps);
+ *   OP_TABLE(get_table, "master.get", get_steps);
  *
- * OP_TABLE also puts the table into the section the generator of docs/states/ reads.
+ * A step returns the next state, OP_DONE, or OP_WAIT after arranging an op_resume(). After a
+ * resume the same step runs again: op_first() tells the first run from the later ones. The driver
+ * checks each move against the table and keeps the last OP_TRACE_N of them.
+ *
+ *   static int get_read(struct op *op)
+ *   {
+ *           struct get *g = container_of(op, struct get, op);
+ *           if (op_first(op)) {
+ *                   job_submit...; return OP_WAIT;
+ *           }
+ *           return GET_REPLY;       (g's result is there, or op->err says why not)
+ *   }
+ *
+ * Deadline and cancel: the op is failed (ERR_TIMED_OUT, ERR_CANCELLED). If it waits, the step's
+ * `stop` is called once: it cancels the outstanding work, whose end resumes the op as ever. A
+ * waiting step without a stop is resumed at once: it must have nothing outstanding that could
+ * resume it later. An op that does not wait sees op->err in its next step. Later steps of a
+ * stopped op (a reply, an undo) may wait again; they are not stopped a second time.
+ *
+ * I1: the first error wins (op_fail).
+ * I2: done runs exactly once, after OP_DONE, never inside op_start unless done_inline.
+ * I3: a completion never runs inside its own submit call: op_resume asserts that no step runs.
+ *
  * Thread: the loop's.
  */
 #pragma once
 
+#include "base/buf.h"
 #include "base/list.h"
 #include "loop/loop.h"
 
 enum { OP_DONE = -1, OP_WAIT = -2 };
-#define TO(state)  ((state) == OP_DONE ? OP_TO_DONE : 1ull << ((state)&63))
-#define OP_TO_DONE (1ull << 63)
+#define OP_STATES_MAX 63
+#define TO(state)     ((state) == OP_DONE ? OP_TO_DONE : 1ull << ((state)&63))
+#define OP_TO_DONE    (1ull << 63)
+#define OP_TRACE_N    16
 
 struct op;
 
 struct op_step {
 	const char *name;
 	int (*fn)(struct op *op);
-	uint64_t to; /* TO() of every state it may move to */
-	bool waits;  /* may return OP_WAIT; drawn with a double border */
+	uint64_t to;		     /* TO() of every state it may move to */
+	bool waits;		     /* may return OP_WAIT; drawn with a double border */
+	void (*stop)(struct op *op); /* see above; may be NULL */
 };
 
 struct op_table {
-	const char *name;
+	const char *name; /* "master.get": the page docs/states/master.get.md */
 	const struct op_step *steps;
 	int n;
 };
 
+/* Ops that are alive, bounded (B1). Zero with a limit set and list_init'ed by op_set_init. */
+struct op_set {
+	struct list ops;
+	uint32_t n, limit;
+	void (*on_empty)(struct op_set *s); /* after the last one's done; may be NULL */
+};
+
+struct op_move {
+	uint64_t at_ns;
+	int8_t state;
+};
+
 struct op {
+	/* set by the caller before op_start; the rest zeroed */
 	const struct op_table *table;
 	struct loop *loop;
-	uint64_t id;	      /* in logs: op= */
-	uint64_t deadline_ns; /* UINT64_MAX: none */
+	struct op_set *set;	     /* NULL: none */
+	uint64_t deadline_ns;	     /* UINT64_MAX: none. 0 is a deadline that has passed */
+	bool done_inline;	     /* done may run inside op_start */
+	void (*done)(struct op *op); /* may free the op */
+	/* for steps to read */
+	uint64_t id; /* unique in its loop; in logs: op= */
 	int state;
 	enum err err; /* the first one */
 	struct why why;
-	void (*done)(struct op *op); /* after OP_DONE; may free the op */
+	bool cancelled, timed_out;
 	/* private */
-	bool running, cancelled;
+	bool running, waiting, stopped;
+	uint32_t visits, moves;
 	struct timer timer;
+	struct post post;
 	struct list node;
+	struct op_move trace[OP_TRACE_N];
 };
 
 /* A section of pointers to all tables in the program, for op_tables(). */
@@ -58,11 +103,31 @@ struct op {
 	static const struct op_table *const var##_ptr                            \
 		__attribute__((used, section("op_tables"))) = &var
 
-/* Starts at state 0; op's table, loop, deadline_ns, done are set by the caller. */
-void op_start(struct op *op);
-/* From a completion: goes on. Asserts that the op waits, and that no step is running. */
+void op_set_init(struct op_set *s, uint32_t limit);
+/* op_cancel on each; returns how many were alive. */
+uint32_t op_set_cancel(struct op_set *s);
+
+/* Begins at state 0. ERR_BUSY (nothing has begun, done will not run) when the set is full. */
+enum err op_start(struct op *op) MUST_CHECK;
+/* From a completion: goes on. Asserts that the op waits and that no step is running. */
 void op_resume(struct op *op);
+/* First run of this step since the op moved to its state? */
+static inline bool op_first(const struct op *op)
+{
+	return op->visits == 1;
+}
 /* Records the first error and its reason; returns e. */
 enum err op_fail(struct op *op, enum err e, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* The op's steps see op->cancelled when next resumed; the table decides what follows. */
+/* The same with a reason that is there already (a library call's why). */
+enum err op_fail_why(struct op *op, enum err e, const struct why *w);
+/* Fails the op with ERR_CANCELLED and stops its wait. Safe in any state before done. */
 void op_cancel(struct op *op);
+/* "lookup@0us read@12us ..." of the last moves, for a log line. */
+void op_trace_print(const struct op *op, struct buf *out);
+
+/* All OP_TABLEs linked into this program. */
+size_t op_tables(const struct op_table *const **out);
+/* What is wrong with a table (a state nobody reaches, a move out of range, no way to OP_DONE). */
+enum err op_table_check(const struct op_table *t, struct why *w) MUST_CHECK;
+/* The page docs/states/NAME.md. */
+void op_table_page(const struct op_table *t, struct buf *out);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fault points: `if (FAULT(meta_fsync)) return ERR_IO;`. A point is a row here; a test arms it to
+ * let `skip` passes go and fail the next `count`. Without -Dfaults=true a point is the constant
+ * false and no code.
+ *
+ *   for (uint32_t skip = 0;; skip++) {
+ *           fault_arm(FAULT_meta_fsync, skip, 1);
+ *           run the case;                     each failure must end clean
+ *           if (fault_hits(FAULT_meta_fsync) == 0)
+ *                   break;                    the case passed untouched
+ *   }
+ *
+ * Armed faults are process globals (style.md: one of the two kinds allowed). Thread: any.
+ */
+#pragma once
+
+#include "base/def.h"
+
+/* clang-format off */
+#define FAULT_TABLE(F) \
+	F(alloc,        "memory allocation in a place that asks") \
+	F(path_write,   "write of a small file") \
+	F(path_fsync,   "fsync of a small file or its folder") \
+	F(path_rename,  "rename of a small file over the old one") \
+	F(pool_thread,  "start of a worker thread") \
+	F(ring_setup,   "set-up of io_uring") \
+	F(ring_submit,  "hand-over of queued ios to the kernel")
+/* clang-format on */
+
+enum fault {
+#define FAULT_ENUM(name, doc) FAULT_##name,
+	FAULT_TABLE(FAULT_ENUM)
+#undef FAULT_ENUM
+		FAULT_N
+};
+
+const char *fault_name(enum fault f);
+/* False when there is none of this name. */
+bool fault_from_name(const char *name, enum fault *out);
+/* Forgets hits. count 0 disarms. */
+void fault_arm(enum fault f, uint32_t skip, uint32_t count);
+void fault_disarm_all(void);
+/* How often it has struck since it was armed. */
+uint32_t fault_hits(enum fault f);
+/* Are points compiled in? */
+bool fault_built(void);
+
+#ifdef POMELO_FAULTS
+bool fault_strike(enum fault f);
+#define FAULT(name) fault_strike(FAULT_##name)
+#else
+#define FAULT(name) (FAULT_##name == FAULT_N)
+#endif
