@@ -67,21 +67,11 @@ struct eng_server_events {
 
 struct eng_server_opts {
 	struct eng_limits limits;
-	const struct log *log;	      /* borrowed for life */
+	const struct log *log;	       /* borrowed for life */
 	struct rpc_counters *counters; /* borrowed for life: conns_*, bad_frames, bytes_* */
 	const struct eng_server_events *events;
 	void *ctx;
 	struct tls_files tls;
-};
-
-/* One request of a client, in the caller's memory until done runs or cancel returns. */
-struct eng_xchg {
-	/* reply: borrowed for the call. e: CONN_LOST, TOO_LARGE, BAD_MESSAGE; NONE with the reply */
-	void (*done)(struct eng_xchg *x, enum err e, struct bytes reply);
-	/* the engine's */
-	struct list node;
-	void *impl;
-	uint32_t id;
 };
 
 struct eng_peer_events {
@@ -114,13 +104,14 @@ struct engine {
 	enum err (*server_new)(struct loop *l, const struct eng_server_opts *o,
 			       struct eng_server **out);
 	/* As rpc_server_listen. */
-	enum err (*listen)(struct eng_server *s, const char *addr, char *bound, size_t bound_size,
-			   struct why *why);
+	enum err (*listen)(struct eng_server *s, const char *addr, char *bound,
+			   size_t bound_size, struct why *why);
 	/*
 	 * Ends t with the message parts[0..n), borrowed for the call. A connection that is gone, or
 	 * whose queue is over its limit (then it is closed), swallows it.
 	 */
-	void (*reply)(struct eng_server *s, struct eng_token t, const struct bytes *parts, int n);
+	void (*reply)(struct eng_server *s, struct eng_token t, const struct bytes *parts,
+		      int n);
 	/* Ends t without an answer: for peers that prove hostile; the connection is closed too. */
 	void (*drop)(struct eng_server *s, struct eng_token t);
 	/* c has shown a valid session: the handshake deadline and the anonymous share end for it. */
@@ -143,7 +134,8 @@ struct engine {
 	 * Sends parts[0..n) (borrowed for the call) as one request; done follows with the reply.
 	 * ERR_BUSY (queue full), ERR_CONN_LOST (not up): x is not taken, done does not run.
 	 */
-	enum err (*send)(struct eng_peer *p, struct eng_xchg *x, const struct bytes *parts, int n);
+	enum err (*send)(struct eng_peer *p, struct eng_xchg *x, const struct bytes *parts,
+			 int n);
 	/* x is the caller's again on return; done does not run; a late reply is thrown away. */
 	void (*cancel)(struct eng_peer *p, struct eng_xchg *x);
 	/* Ends the connection; exchanges still out get no done. Then closed, p is free. */

@@ -22,17 +22,22 @@
 #include "base/log.h"
 #include "loop/loop.h"
 #include "rpc/peer.h"
+#include "rpc/xchg.h"
 
 struct rpc_limits {
 	uint32_t message_bytes_max; /* one message; default 8 MiB */
-	uint32_t conns_max;	 /* open connections of a server; default from the fd limit */
-	uint32_t conns_anon_max; /* of these, without a finished HELLO; default 512 */
+	uint32_t conns_max;	 /* open connections of a server; default from RLIMIT_NOFILE */
+	uint32_t conns_anon_max; /* of these, without a HELLO; half of conns_max, 512 */
 	uint32_t handshake_ms;	 /* a connection without HELLO by then is closed; 5000 */
+	uint32_t frame_ms;	 /* a frame that began is whole by then, or closed; 30000 */
 	uint32_t inflight_max;	 /* requests inside a server, all peers; 4096 */
 	uint32_t inflight_peer_max; /* one session's; 1024; more get BUSY */
+	uint64_t inside_bytes_max;  /* bytes of requests inside, read or being read; 64 MiB */
 	uint64_t queue_bytes_max;   /* bytes of replies waiting for slow readers; 64 MiB */
-	uint64_t parked_bytes_max;  /* bytes held by parked requests; 16 MiB */
-	uint32_t sessions_max;	    /* 8192; the longest idle one goes */
+	uint64_t conn_queue_bytes_max;	/* of one connection; above it we read no more; 1 MiB */
+	uint64_t parked_bytes_max;	/* bytes held by parked requests; 16 MiB */
+	uint64_t parked_peer_bytes_max; /* one session's; a quarter of parked_bytes_max */
+	uint32_t sessions_max;		/* 8192; the longest idle one goes */
 };
 /* Fills every field that is 0 with its default. */
 void rpc_limits_default(struct rpc_limits *l);
@@ -65,6 +70,8 @@ struct rpc_method {
 	uint32_t roles; /* bit (1 << ROLE_x) for each that may call it; others get FORBIDDEN */
 	void (*fn)(void *ctx, struct rpc_req *r);
 	void *ctx;
+	/* fn always answers before it returns; spares the copy of the body. Asserted. */
+	bool sync;
 };
 
 struct rpc_server_opts {
@@ -116,11 +123,13 @@ struct rpc_client_opts {
 	struct rpc_limits limits;
 	const char *const *addrs; /* tried in turn; copied */
 	size_t n_addrs;
-	const char *peer_name; /* for error texts: "master"; borrowed for life */
-	enum role as;	       /* our role */
-	enum role expect;      /* the server's role; ROLE_SERVICE or ROLE_HOLDER */
-	const char *tenant;    /* role client; copied */
-	const char *holder;    /* role holder; copied */
+	const char *peer_name;	   /* for error texts: "master"; borrowed for life */
+	enum role as;		   /* our role */
+	enum role expect;	   /* the server's role; ROLE_SERVICE or ROLE_HOLDER */
+	const char *expect_name;   /* the listener name it must give; NULL: any; copied */
+	const char *expect_holder; /* the holder id it must have; NULL: any; copied */
+	const char *tenant;	   /* role client; copied */
+	const char *holder;	   /* role holder; copied */
 	const struct keyring *keys;
 	const struct log *log;
 	const uint8_t *instance;
@@ -151,12 +160,13 @@ struct rpc_call {
 	struct why why;	    /* on error: names peer and step */
 	/* private */
 	struct rpc_client *client;
-	struct list node;
-	struct timer timer;
+	struct list node;     /* waiting, or on the wire */
+	struct heap_node due; /* by deadline */
 	struct post post;
+	struct eng_xchg xchg;
 	uint64_t id;
+	uint32_t tries;
 	int state;
-	void *xchg;
 };
 
 enum err rpc_client_new(struct loop *l, const struct rpc_client_opts *o,
