@@ -26,9 +26,9 @@ struct http_opts {
 	const char *bind;      /* "127.0.0.1", "::1", "0.0.0.0"; borrowed for the call */
 	uint16_t port;
 	bool any_port_if_taken; /* EADDRINUSE on port: any free one */
-	uint32_t conns_max;	/* 0: 1024 */
+	uint32_t conns_max;	/* 0: 1024, or a quarter of the descriptor limit */
 	uint32_t request_ms;	/* 0: 5000 */
-	uint32_t idle_ms;	/* 0: 10000 */
+	uint32_t idle_ms;	/* 0: 30000 */
 
 	/* Both append to out; ctx is passed on. ready returns whether it is. */
 	bool (*ready)(void *ctx, struct buf *out);
