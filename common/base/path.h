@@ -30,7 +30,8 @@ enum err path_read(const char *path, size_t limit, struct buf *out, struct why *
  * on any failure. ERR_NO_SPACE, ERR_IO. */
 enum err path_write_atomic(const char *path, struct bytes text, unsigned mode, struct why *w)
 	MUST_CHECK;
-/* Exclusive lock that ends with the process (flock on a 0600 file made when missing).
+/* Exclusive lock that ends with the process (F_OFD_SETLK on a 0600 file made when missing: unlike
+ * flock it can be looked at, F_OFD_GETLK, without being taken; the supervisor does so).
  * ERR_DIRECTORY_IN_USE when another holds it. owned: closing the descriptor ends it. */
 enum err path_lock(const char *path, int *out_fd, struct why *w) MUST_CHECK;
 /* fsync of a folder, after creating, renaming or removing in it. */
