@@ -159,6 +159,12 @@ enum err auth_check(struct auth_session *s, uint64_t seq, const struct iovec *io
  * to a buf and consumes the other side's. An error from the server travels as the reply's status.
  */
 
+/* Where nonces come from: loop_random of a simulated loop, or NULL for the kernel. */
+struct auth_random {
+	void (*fn)(void *ctx, void *p, size_t n);
+	void *ctx;
+};
+
 struct hello_server_opts {
 	const struct keyring *keys; /* borrowed for life */
 	enum role role;		    /* ROLE_SERVICE or ROLE_HOLDER */
@@ -168,6 +174,7 @@ struct hello_server_opts {
 	uint32_t v_min, v_max;	    /* wire versions we speak */
 	uint32_t handshake_ms;	    /* 0: AUTH_HANDSHAKE_MS */
 	uint32_t handshakes_max;    /* finished in handshake_ms, more are ERR_BUSY; 0: 8192 */
+	struct auth_random random;
 };
 
 struct hello_server;
@@ -209,6 +216,7 @@ struct hello_client_opts {
 	enum role expect;	     /* the server's role; ROLE_NONE: any */
 	const char *expect_listener; /* the name it must give; NULL: any; copied */
 	const char *expect_holder;   /* likewise, for a holder that is dialed; copied */
+	struct auth_random random;
 };
 
 struct hello_client;
