@@ -40,7 +40,7 @@ void json_i64(struct json *j, int64_t v);
 /* What is not finite becomes null. */
 void json_double(struct json *j, double v);
 void json_bool(struct json *j, bool v);
-void json_null(struct json *j);
+void json_nil(struct json *j); /* null; jansson has json_null */
 /* The common pairs. */
 void json_kv_str(struct json *j, const char *key, const char *s);
 void json_kv_u64(struct json *j, const char *key, uint64_t v);
