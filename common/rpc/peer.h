@@ -5,9 +5,7 @@
 #pragma once
 
 #include "base/def.h"
-
-/* design.md section 4. The numbers travel in HELLO: never renumbered. */
-enum role { ROLE_NONE, ROLE_CLIENT, ROLE_HOLDER, ROLE_SERVICE, ROLE_ADMIN };
+#include "proto/role.h"
 
 #define TENANT_MAX   64 /* characters [A-Za-z0-9._-], without the NUL */
 #define HOLDER_MAX   64 /* characters [A-Za-z0-9._-], without the NUL */
