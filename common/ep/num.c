@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ep/num.h"
+
+#include <math.h>
+
+/* The loops below carry no branches, so each clone is vector code of its width. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+CLONES
+void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales)
+{
+	for (uint32_t g = 0; g < hidden / EP_SCALE_GROUP; g++) {
+		float v[EP_SCALE_GROUP];
+		uint32_t amax = 0;
+		const uint16_t *xg = x + g * EP_SCALE_GROUP;
+		for (int i = 0; i < EP_SCALE_GROUP; i++) {
+			uint32_t u = (uint32_t)xg[i] << 16, a = u & 0x7fffffff;
+			v[i] = num_float(u);
+			a = a > 0x7f800000 ? 0 : a; /* a NaN does not count, as fmaxf has it */
+			amax = a > amax ? a : amax; /* positive floats order as integers */
+		}
+		float m = num_float(amax);
+		float scale = (m > EP_AMAX_MIN ? m : EP_AMAX_MIN) / EP_FP8_MAX;
+		scales[g] = scale;
+		uint8_t *qg = q + g * EP_SCALE_GROUP;
+		for (int i = 0; i < EP_SCALE_GROUP; i++)
+			qg[i] = num_to_e4m3(v[i] / scale);
+	}
+}
+
+CLONES
+void num_row_fma(float *acc, const uint16_t *y, float w, uint32_t hidden)
+{
+	for (uint32_t i = 0; i < hidden; i++)
+		acc[i] = fmaf(w, num_from_bf16(y[i]), acc[i]);
+}
+
+CLONES
+void num_row_to_bf16(const float *acc, uint16_t *out, uint32_t hidden)
+{
+	for (uint32_t i = 0; i < hidden; i++)
+		out[i] = num_to_bf16(acc[i]);
+}
