@@ -20,12 +20,13 @@ static enum err check_shape(const struct ep_shape *s, struct why *why)
 	if (e == ERR_NONE)
 		e = check("num_experts", s->n_experts, 1, EP_EXPERTS_MAX, why);
 	if (e == ERR_NONE)
-		e = check("num_max_dispatch_tokens_per_rank", s->max_tokens, 1, EP_TOKENS_MAX, why);
+		e = check("num_max_dispatch_tokens_per_rank", s->max_tokens, 1, EP_TOKENS_MAX,
+			  why);
 	if (e == ERR_NONE)
 		e = check("hidden", s->hidden, 128, EP_HIDDEN_MAX, why);
 	if (e == ERR_NONE && s->hidden % 128 != 0)
-		e = why_set(why, ERR_INVALID_PARAMS, "hidden is %u, it must be a multiple of 128",
-			    s->hidden);
+		e = why_set(why, ERR_INVALID_PARAMS,
+			    "hidden is %u, it must be a multiple of 128", s->hidden);
 	if (e == ERR_NONE)
 		e = check("experts of one rank", s->max_local, 1, s->n_experts, why);
 	return e;
@@ -38,14 +39,16 @@ enum err layout_make(const struct ep_shape *s, struct ep_layout *out, struct why
 		return e;
 	struct ep_layout l = { 0 };
 	uint64_t lists = (uint64_t)s->max_tokens * EP_TOP_K_MAX * 4;
-	uint64_t row = MAX_OF(layout_row_stride(s->hidden, false), layout_row_stride(s->hidden, true));
+	uint64_t row =
+		MAX_OF(layout_row_stride(s->hidden, false), layout_row_stride(s->hidden, true));
 	l.topk = line_up(sizeof(struct ep_slot_head));
 	l.pos = l.topk + line_up(lists);
 	l.counts = l.pos + line_up(lists);
 	l.begin = l.counts + line_up((uint64_t)s->n_experts * 4);
 	l.rows = l.begin + line_up((uint64_t)s->max_local * s->n_ranks * 4);
 	l.y = l.rows + line_up(s->max_tokens * row);
-	uint64_t slot = l.y + line_up((uint64_t)s->max_local * s->n_ranks * s->max_tokens * s->hidden * 2);
+	uint64_t slot = l.y + line_up((uint64_t)s->max_local * s->n_ranks * s->max_tokens *
+				      s->hidden * 2);
 	l.flags = line_up(sizeof(struct ep_window_head));
 	uint64_t at = l.flags + (uint64_t)EP_SLOTS * EP_N_FLAGS * s->n_ranks * EP_LINE;
 	for (int i = 0; i < EP_SLOTS; i++, at += slot)

@@ -18,7 +18,7 @@
 #define EP_HIDDEN_MAX  16384
 #define EP_EXPERTS_MAX 4096
 #define EP_TOKENS_MAX  65536
-#define EP_SLOTS       2  /* dispatches that may be open at a time */
+#define EP_SLOTS       2   /* dispatches that may be open at a time */
 #define EP_LINE	       128 /* bytes: a flag's own line, so that writers never share one */
 #define EP_MAGIC       0x31505045454c4f50ull
 
@@ -60,23 +60,25 @@ struct ep_layout {
 	uint64_t flags; /* [EP_SLOTS][EP_N_FLAGS][n_ranks] lines */
 	uint64_t slot[EP_SLOTS];
 	/* from the start of a slot */
-	uint64_t topk;	 /* [max_tokens][EP_TOP_K_MAX] i32, rows packed to top_k */
-	uint64_t pos;	 /* the same shape: place of the token among this source's for that expert */
+	uint64_t topk; /* [max_tokens][EP_TOP_K_MAX] i32, rows packed to top_k */
+	uint64_t
+		pos; /* the same shape: place of the token among this source's for that expert */
 	uint64_t counts; /* [n_experts] i32, tokens this source sends to each */
-	uint64_t begin;	 /* [max_local][n_ranks] i32, where a source's rows start, as receiver */
-	uint64_t rows;	 /* [max_tokens][row_bytes] */
-	uint64_t y;	 /* [max_local][n_ranks * max_tokens][hidden] bf16 */
-	uint64_t bytes;	 /* the whole window */
+	uint64_t begin; /* [max_local][n_ranks] i32, where a source's rows start, as receiver */
+	uint64_t rows;	/* [max_tokens][row_bytes] */
+	uint64_t y;	/* [max_local][n_ranks * max_tokens][hidden] bf16 */
+	uint64_t bytes; /* the whole window */
 };
 
 /*
  * Checks every number and lays the window out.
  * ERR_INVALID_PARAMS with the value and its range in why; out untouched.
  */
-enum err layout_make(const struct ep_shape *s, struct ep_layout *out, struct why *why) MUST_CHECK;
+enum err layout_make(const struct ep_shape *s, struct ep_layout *out, struct why *why)
+	MUST_CHECK;
 
-static inline uint64_t layout_flag(const struct ep_layout *l, const struct ep_shape *s, uint32_t slot,
-				   enum ep_flag f, uint32_t writer)
+static inline uint64_t layout_flag(const struct ep_layout *l, const struct ep_shape *s,
+				   uint32_t slot, enum ep_flag f, uint32_t writer)
 {
 	return l->flags + (((uint64_t)slot * EP_N_FLAGS + f) * s->n_ranks + writer) * EP_LINE;
 }
