@@ -299,8 +299,8 @@ struct meeting {
 	uint32_t n_ranks, refs, here;
 	uint64_t round, epoch;
 	size_t n;
-	enum err err;
-	uint8_t blobs[][EXCHANGE_BLOB_MAX];
+	enum err err[2]; /* by parity of the round: a quick rank may be one round ahead */
+	uint8_t blobs[][EXCHANGE_BLOB_MAX]; /* [2][n_ranks] */
 };
 
 struct local_exchange {
@@ -336,14 +336,16 @@ static enum err local_all_gather(struct ep_exchange *x, uint64_t epoch, const vo
 			       EXCHANGE_BLOB_MAX);
 	pthread_mutex_lock(&m->lock);
 	uint64_t round = m->round;
+	uint8_t(*blobs)[EXCHANGE_BLOB_MAX] = m->blobs + (round & 1) * m->n_ranks;
+	enum err *err = &m->err[round & 1];
 	if (m->here == 0) {
 		m->n = n;
 		m->epoch = epoch;
-		m->err = ERR_NONE;
+		*err = ERR_NONE;
 	} else if (m->n != n || m->epoch != epoch) {
-		m->err = ERR_CONFLICT;
+		*err = ERR_CONFLICT;
 	}
-	memcpy(m->blobs[x->rank], mine, n);
+	memcpy(blobs[x->rank], mine, n);
 	enum err e = ERR_NONE;
 	if (++m->here == m->n_ranks) {
 		m->here = 0;
@@ -352,10 +354,10 @@ static enum err local_all_gather(struct ep_exchange *x, uint64_t epoch, const vo
 	} else {
 		e = local_wait(m, round, timeout_us, why);
 	}
-	if (e == ERR_NONE && m->err != ERR_NONE)
-		e = why_set(why, m->err, "bootstrap: the ranks disagree on size or epoch");
+	if (e == ERR_NONE && *err != ERR_NONE)
+		e = why_set(why, *err, "bootstrap: the ranks disagree on size or epoch");
 	for (uint32_t r = 0; r < m->n_ranks && e == ERR_NONE; r++)
-		memcpy((char *)all + r * n, m->blobs[r], n);
+		memcpy((char *)all + r * n, blobs[r], n);
 	pthread_mutex_unlock(&m->lock);
 	return e;
 }
@@ -377,7 +379,7 @@ static void local_close(struct ep_exchange *x)
 
 enum err exchange_local(uint32_t n_ranks, struct ep_exchange **out)
 {
-	struct meeting *m = calloc(1, sizeof(*m) + (size_t)n_ranks * EXCHANGE_BLOB_MAX);
+	struct meeting *m = calloc(1, sizeof(*m) + (size_t)2 * n_ranks * EXCHANGE_BLOB_MAX);
 	if (!m)
 		return ERR_NO_MEMORY;
 	pthread_condattr_t attr;
