@@ -211,6 +211,8 @@ static void raise_flags(struct ep_buf *b, uint32_t slot, enum ep_flag f, uint64_
 static bool wait_flag(struct ep_buf *b, uint32_t r, uint32_t slot, enum ep_flag f,
 		      uint64_t stamp, uint64_t end_us)
 {
+	if ((stamp & 0xffffffffff) == 0)
+		return true; /* the slot's first step waits for nobody */
 	const uint64_t *at = flag_of(b, b->x->rank, slot, f, r);
 	for (uint32_t i = 0;; i++) {
 		uint64_t v = __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -251,8 +253,12 @@ static bool stamps_are(const struct ep_slot_head *s, uint64_t stamp)
 
 static enum err host_publish(struct ep_buf *b, struct ep_handle *h, struct why *why)
 {
-	(void)why;
 	const struct ep_dispatch_args *a = &h->args;
+	enum err e = route_check(a->topk, a->n_tokens, a->top_k, a->n_experts, why);
+	if (e != ERR_NONE)
+		return e;
+	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
+		b->masked[r] |= a->active[r] == 0;
 	const struct ep_layout *l = &b->layout;
 	uint64_t stamp = layout_stamp(b->epoch, h->count),
 		 before = layout_stamp(b->epoch, h->count - 1);
@@ -457,6 +463,13 @@ static enum err host_combine(struct ep_buf *b, struct ep_handle *h,
 	return ERR_NONE;
 }
 
+static void host_drop(struct ep_buf *b, struct ep_handle *h)
+{
+	uint64_t stamp = layout_stamp(b->epoch, h->count);
+	raise_flags(b, h->slot, EP_READ_DONE, stamp);
+	raise_flags(b, h->slot, EP_Y_DONE, stamp);
+}
+
 const struct ep_transport_ops ep_host_ops = {
 	.name = "host",
 	.missing = host_missing,
@@ -465,5 +478,6 @@ const struct ep_transport_ops ep_host_ops = {
 	.publish = host_publish,
 	.receive = host_receive,
 	.combine = host_combine,
+	.drop = host_drop,
 	.window = host_window,
 };

@@ -29,6 +29,8 @@ struct ep_transport_ops {
 	enum err (*receive)(struct ep_buf *b, struct ep_handle *h, struct why *why);
 	enum err (*combine)(struct ep_buf *b, struct ep_handle *h,
 			    const struct ep_combine_args *a, struct why *why);
+	/* the handle ends without a combine: peers need not wait for us */
+	void (*drop)(struct ep_buf *b, struct ep_handle *h);
 	void *(*window)(struct ep_buf *b); /* our own, as the caller's kernels see it */
 };
 
