@@ -95,6 +95,22 @@ static enum err plan(struct ep_buf *b, struct why *why)
 	return e;
 }
 
+/* Everybody's next generation: the highest any rank has seen, plus one. A new process says 0. */
+static enum err agree_epoch(struct ep_exchange *x, uint64_t mine, uint64_t timeout_us,
+			    uint64_t *out, struct why *why)
+{
+	uint64_t epochs[EP_RANKS_MAX], epoch = 0;
+	if (x->n_ranks > EP_RANKS_MAX)
+		return why_set(why, ERR_INVALID_PARAMS, "num_ranks is %u, allowed are 1 to %d",
+			       x->n_ranks, EP_RANKS_MAX);
+	enum err e = x->all_gather(x, 0, &mine, sizeof(mine), epochs, timeout_us, why);
+	for (uint32_t r = 0; r < x->n_ranks && e == ERR_NONE; r++)
+		epoch = MAX_OF(epoch, epochs[r]);
+	if (e == ERR_NONE)
+		*out = epoch + 1;
+	return e;
+}
+
 enum err ep_open(const struct ep_opts *o, struct ep_buf **out, struct why *why)
 {
 	struct ep_buf *b = calloc(1, sizeof(*b));
@@ -102,12 +118,13 @@ enum err ep_open(const struct ep_opts *o, struct ep_buf **out, struct why *why)
 		return ERR_NO_MEMORY;
 	b->opts = *o;
 	b->x = o->exchange;
-	b->epoch = 1;
 	if (b->opts.timeout_us == 0)
 		b->opts.timeout_us = DEFAULT_TIMEOUT_US;
 	enum err e = plan(b, why);
 	if (e == ERR_NONE)
 		e = choose(o, &b->ops, why);
+	if (e == ERR_NONE)
+		e = agree_epoch(b->x, 0, b->opts.timeout_us, &b->epoch, why);
 	if (e == ERR_NONE)
 		e = b->ops->open(b, why);
 	if (e != ERR_NONE) {
@@ -131,17 +148,9 @@ enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *
 {
 	struct ep_buf next = { .ops = b->ops, .x = x, .opts = b->opts };
 	uint32_t owner[EP_EXPERTS_MAX];
-	uint64_t epochs[EP_RANKS_MAX], mine = b->epoch;
-	if (x->n_ranks > EP_RANKS_MAX)
-		return why_set(why, ERR_INVALID_PARAMS, "num_ranks is %u, allowed are 1 to %d",
-			       x->n_ranks, EP_RANKS_MAX);
-	/* a new process joins with epoch 1: all agree on the highest, plus one */
-	enum err e = x->all_gather(x, 0, &mine, sizeof(mine), epochs, b->opts.timeout_us, why);
+	enum err e = agree_epoch(x, b->epoch, b->opts.timeout_us, &next.epoch, why);
 	if (e != ERR_NONE)
 		return e;
-	for (uint32_t r = 0; r < x->n_ranks; r++)
-		next.epoch = MAX_OF(next.epoch, epochs[r]);
-	next.epoch++;
 	if (x->n_ranks == b->shape.n_ranks) {
 		for (uint32_t i = 0; i < b->shape.n_experts; i++)
 			owner[i] = b->map.owner[i];
