@@ -54,6 +54,7 @@ struct loop {
 	uint64_t turns; /* progress counter, read by the beat thread (relaxed) */
 	uint64_t last_op_id;
 	bool in_timers;
+	void *engine; /* what the connections of this loop share (rpc/sp_pipe.c) */
 };
 
 /* For drivers: l gets a driver and a clock; no handle is opened. */
