@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Addresses as text: tcp://HOST:PORT, tls+tcp://HOST:PORT, ipc://PATH, sim://NODE/NAME. HOST is a
+ * name, an IPv4 address or an IPv6 address in [brackets]; "*" as a host listens on all.
+ *
+ * Thread: any. Pure.
+ */
+#pragma once
+
+#include "base/err.h"
+
+enum addr_scheme { ADDR_TCP, ADDR_TLS, ADDR_IPC, ADDR_SIM };
+
+#define ADDR_PATH_MAX 107 /* sun_path less its NUL */
+#define ADDR_HOST_MAX 255
+#define ADDR_TEXT_MAX (ADDR_HOST_MAX + 32)
+
+struct addr {
+	enum addr_scheme scheme;
+	char host[ADDR_HOST_MAX + 1]; /* tcp, tls: without brackets; sim: the node */
+	char path[ADDR_HOST_MAX + 1]; /* ipc: the path; sim: the name */
+	uint16_t port;		      /* tcp, tls */
+};
+
+/* The scheme alone; false when it is none of ours. */
+bool addr_scheme(const char *text, enum addr_scheme *out);
+/*
+ * out  untouched on an error
+ * why  what is wrong with which address, and the remedy
+ *
+ * ERR_INVALID_PARAMS  a scheme, host, port or path that cannot be
+ * ERR_TOO_LARGE       an ipc path over ADDR_PATH_MAX bytes
+ */
+enum err addr_parse(const char *text, struct addr *out, struct why *why) MUST_CHECK;
+/* The text of a: what addr_parse takes. Cut if size is less than ADDR_TEXT_MAX. */
+void addr_format(const struct addr *a, char *out, size_t size);
