@@ -132,11 +132,11 @@ struct rpc_client_opts {
 	const char *holder;	   /* role holder; copied */
 	const struct keyring *keys;
 	const struct log *log;
-	const uint8_t *instance;
-	struct tls_files tls;
-	const char *engine;    /* NULL: by address */
-	uint32_t inflight_max; /* calls on the wire to this peer; more wait here; 256 */
-	uint32_t queue_max;    /* calls waiting; more are ERR_BUSY; 4096 */
+	const uint8_t *instance; /* 16 bytes, ours; copied */
+	struct tls_files tls;	 /* borrowed for life */
+	const char *engine;	 /* NULL: by address */
+	uint32_t inflight_max;	 /* calls on the wire to this peer; more wait here; 256 */
+	uint32_t queue_max;	 /* calls waiting; more are ERR_BUSY; 4096 */
 	uint32_t backoff_min_ms, backoff_max_ms; /* 50, 2000 */
 	void (*on_state)(void *ctx, bool up);	 /* may be NULL */
 	void *ctx;
@@ -169,8 +169,14 @@ struct rpc_call {
 	int state;
 };
 
+/*
+ * out  owned, rpc_client_close(). Connects with the first call.
+ *
+ * ERR_INVALID_PARAMS  an address no engine can serve (why)
+ * ERR_FORBIDDEN       the ring lacks the key of our role (why)    ERR_NO_MEMORY
+ */
 enum err rpc_client_new(struct loop *l, const struct rpc_client_opts *o,
-			struct rpc_client **out) MUST_CHECK;
+			struct rpc_client **out, struct why *why) MUST_CHECK;
 /* done always runs later, never inside this call. c is taken until then. */
 void rpc_send(struct rpc_client *cl, struct rpc_call *c);
 /* done follows with ERR_CANCELLED unless it was on its way already. */
