@@ -21,12 +21,14 @@
  *   ratio    double               0.25                      the value
  *   str      const char *         any text                  its length in bytes
  *   path     const char *         an absolute path          its length in bytes
- *   addrs    struct conf_list     a,b,c                     how many
+ *   list     struct conf_list     a,b,c                     how many
+ *   addrs    struct conf_list     tcp://h:1,ipc:///p        how many
  *   enum     int                  one of the words          lo holds them, "sp nng"; value = place
  *
  * Names: environment POMELO_ + upper case, dot -> _ (POMELO_MASTER_BEAT_MS); flags
  * `--set master.beat_ms=100`, and for the service's own process `--beat-ms 100` or `--beat-ms=100`
- * (own section left out, dot and _ -> -; a bool may stand alone); file `master.beat_ms = 100`, one
+ * (own section left out, dot and _ -> -; a bool stands alone or takes =VALUE; a path given by a
+ * flag may be relative to the working folder); file `master.beat_ms = 100`, one
  * a line, # begins a comment at a line's start or after white space, "..." keeps # and blanks.
  *
  * I1: flag > environment > file > foreign > default, whatever the order of the calls.
@@ -61,6 +63,7 @@ enum conf_type {
 	CONF_ratio,
 	CONF_str,
 	CONF_path,
+	CONF_list,
 	CONF_addrs,
 	CONF_enum,
 };
@@ -78,6 +81,7 @@ typedef uint64_t conf_c_size;
 typedef double conf_c_ratio;
 typedef const char *conf_c_str;
 typedef const char *conf_c_path;
+typedef struct conf_list conf_c_list;
 typedef struct conf_list conf_c_addrs;
 typedef int conf_c_enum;
 
@@ -98,8 +102,8 @@ struct conf_row {
 #define CONF_FIELD(type, field, name, def, lo, hi, flags, doc) conf_c_##type field;
 /* #define CONF_T struct master_conf
  * static const struct conf_row rows[] = { MASTER_CONF(CONF_ROW) }; */
-#define CONF_ROW(type, field, name, def, lo, hi, flags, doc)                                   \
-	{CONF_##type, offsetof(CONF_T, field), name, def, lo, hi, flags, doc},
+#define CONF_ROW(type, field, name, def, lo, hi, flags, doc) \
+	{ CONF_##type, offsetof(CONF_T, field), name, def, lo, hi, flags, doc },
 
 /* Leniency of a foreign name. */
 enum conf_lenient {
@@ -112,14 +116,14 @@ enum conf_lenient {
  * Values: bools in any case; numbers decimal (a `mul` allows a fraction); the rest as ours.
  */
 struct conf_foreign {
-	const char *name; /* "MOONCAKE_..." in the environment, or a flag "--rpc_port" */
-	const char *
-		setting; /* as in a row's name; "" when nothing replaces it: only `note` is said */
-	uint32_t mul;	 /* units: 1000 when theirs is seconds and ours ms; 0 is 1 */
-	const char *lo, *hi; /* bounds after mul; NULL: the row's */
-	const char *map; /* "theirs=ours other=word" before parsing; * matches any text; NULL */
-	unsigned flags;	 /* enum conf_lenient */
-	const char *note; /* said when it is present; NULL */
+	const char *name;    /* "MOONCAKE_..." in the environment, or a flag "--rpc_port" */
+	const char *setting; /* as in a row's name; "" when nothing replaces it: see note */
+	uint32_t mul;	     /* units: 1000 when theirs is seconds and ours ms; 0 is 1 */
+	const char *lo, *hi; /* bounds, in our unit; NULL: the row's */
+	const char *map;     /* "theirs=ours other=word" before parsing; NULL */
+	const char *wrap;    /* text with one %s that becomes the value: "tcp://127.0.0.1:%s" */
+	unsigned flags;	     /* enum conf_lenient */
+	const char *note;    /* said when it is present: what replaces it; NULL */
 };
 
 /* Rows whose offsets count from base bytes into the service's struct. */
@@ -156,7 +160,7 @@ enum err conf_file(struct conf *c, const char *path, bool must_exist, struct why
 /* The same from memory; `name` stands for the file in texts. For tests and fuzzing. */
 enum err conf_parse(struct conf *c, struct bytes text, const char *name, struct why *w)
 	MUST_CHECK;
-/* After all sources: foreign names take their places, then the schema's check. */
+/* Once, after all sources: foreign names take their places, then the schema's check. */
 enum err conf_end(struct conf *c, struct why *w) MUST_CHECK;
 
 /* For a schema's check: "NAME = VALUE (ORIGIN): ...", ERR_INVALID_PARAMS. name as in the row. */

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks at schemas themselves: mistakes in rows, and the reference page. */
+#include "base/conf_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- mistakes ---- */
+
+static enum err check_row(const struct conf_row *r, const char *full, struct why *w)
+{
+	struct conf_value v;
+	size_t n = strlen(full);
+	if (n == 0 || strspn(full, "abcdefghijklmnopqrstuvwxyz0123456789_.") != n)
+		return why_set(w, ERR_INTERNAL, "%s: a name is of a-z 0-9 _ .", full);
+	if (!r->doc || !*r->doc)
+		return why_set(w, ERR_INTERNAL, "%s: says nothing", full);
+	if (r->type == CONF_ms && (n < 3 || strcmp(full + n - 3, "_ms") != 0))
+		return why_set(w, ERR_INTERNAL, "%s: the name lacks its unit, _ms", full);
+	if (r->type == CONF_enum && !*r->lo)
+		return why_set(w, ERR_INTERNAL, "%s: an enum without words", full);
+	if (!*r->def && r->type == CONF_enum)
+		return why_set(w, ERR_INTERNAL, "%s: an enum without a default", full);
+	if (!*r->def)
+		return ERR_NONE;
+	struct conf_bad bad = conf_value_parse(r, r->def, &v);
+	if (bad.problem)
+		return why_set(w, ERR_INTERNAL, "%s: default %s is %s", full, r->def,
+			       bad.problem);
+	conf_value_free(r, &v);
+	return ERR_NONE;
+}
+
+static bool known_section(const char *full)
+{
+	static const char *const sections[] = {
+#define SECTION(name) #name,
+		CONF_SECTIONS(SECTION)
+#undef SECTION
+	};
+	size_t n = strcspn(full, ".");
+	if (full[n] == '\0')
+		return true; /* "data", "host_id" */
+	for (size_t i = 0; i < ARRAY_LEN(sections); i++)
+		if (strlen(sections[i]) == n && memcmp(sections[i], full, n) == 0)
+			return true;
+	return false;
+}
+
+/* Bounds of the type's kind, where they have to be numbers. */
+static enum err check_bounds(const struct conf_row *r, const char *full, struct why *w)
+{
+	const struct conf_row plain = { .type = r->type == CONF_str || r->type == CONF_path ||
+								r->type == CONF_list ||
+								r->type == CONF_addrs
+							? CONF_u64
+							: r->type,
+					.lo = "",
+					.hi = "" };
+	const char *const bounds[] = { r->lo, r->hi };
+	if (r->type == CONF_enum)
+		return ERR_NONE;
+	for (size_t i = 0; i < 2; i++) {
+		struct conf_value v;
+		if (*bounds[i] && conf_value_parse(&plain, bounds[i], &v).problem)
+			return why_set(w, ERR_INTERNAL, "%s: bound %s is no value of its type",
+				       full, bounds[i]);
+	}
+	return ERR_NONE;
+}
+
+static enum err check_foreign(const struct conf *c, const struct conf_alias *a, struct why *w)
+{
+	const struct conf_foreign *f = a->f;
+	for (const struct conf_alias *b = c->aliases; b < a; b++)
+		if (strcmp(b->f->name, f->name) == 0)
+			return why_set(w, ERR_INTERNAL, "%s: listed twice", f->name);
+	if (!a->item && !f->note)
+		return why_set(w, ERR_INTERNAL, "%s: fills nothing and says nothing", f->name);
+	if (f->wrap && !strstr(f->wrap, "%s"))
+		return why_set(w, ERR_INTERNAL, "%s: wrap has no %%s", f->name);
+	const char *const bounds[] = { f->lo, f->hi };
+	for (size_t i = 0; a->item && i < 2; i++) {
+		struct conf_value v;
+		if (!bounds[i])
+			continue;
+		if (conf_value_parse(a->item->row, bounds[i], &v).problem)
+			return why_set(w, ERR_INTERNAL, "%s: bound %s is not allowed for %s",
+				       f->name, bounds[i], a->item->name);
+		conf_value_free(a->item->row, &v);
+	}
+	return ERR_NONE;
+}
+
+/* Two settings may differ and still meet in the environment or on the command line. */
+static enum err check_names(const struct conf *c, const struct conf_item *it, struct why *w)
+{
+	char env[CONF_NAME_MAX + 8], flag[CONF_NAME_MAX + 8], other[CONF_NAME_MAX + 8];
+	conf_env_name(it->name, env);
+	conf_flag_name(c, it->name, flag);
+	if (strcmp(flag, "--set") == 0 || strcmp(flag, "--help") == 0 ||
+	    strcmp(flag, "--version") == 0)
+		return why_set(w, ERR_INTERNAL, "%s: %s has a meaning already", it->name, flag);
+	for (const struct conf_item *b = c->items; b < it; b++) {
+		conf_env_name(b->name, other);
+		if (strcmp(env, other) == 0)
+			return why_set(w, ERR_INTERNAL, "%s and %s: both are %s", b->name,
+				       it->name, env);
+		conf_flag_name(c, b->name, other);
+		if (strcmp(flag, other) == 0)
+			return why_set(w, ERR_INTERNAL, "%s and %s: both are %s", b->name,
+				       it->name, flag);
+	}
+	return ERR_NONE;
+}
+
+static enum err check_all(const struct conf *c, struct why *w)
+{
+	for (size_t i = 0; i < c->n; i++) {
+		enum err e = check_names(c, &c->items[i], w);
+		if (e)
+			return e;
+	}
+	for (size_t i = 0; i < c->n_aliases; i++) {
+		enum err e = check_foreign(c, &c->aliases[i], w);
+		if (e)
+			return e;
+	}
+	return ERR_NONE;
+}
+
+/* Room for the service's struct: the rows say how far they reach. */
+static size_t struct_bytes(const struct conf_schema *s)
+{
+	size_t n = 0;
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++)
+			n = MAX_OF(n, s->parts[p].base + s->parts[p].rows[i].offset);
+	return n + sizeof(struct conf_list);
+}
+
+enum err conf_schema_check(const struct conf_schema *s, struct why *w)
+{
+	char full[CONF_NAME_MAX];
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++) {
+			const struct conf_row *r = &s->parts[p].rows[i];
+			conf_full_name(s->service, r->name, full);
+			if (!known_section(full))
+				return why_set(w, ERR_INTERNAL, "%s: its section is not listed",
+					       full);
+			enum err e = check_bounds(r, full, w);
+			if (!e)
+				e = check_row(r, full, w);
+			if (e)
+				return e;
+		}
+	AUTO_FREE void *at = calloc(1, struct_bytes(s));
+	struct conf *c;
+	enum err e = at ? conf_new(s, at, &c) : ERR_NO_MEMORY;
+	if (e)
+		return why_set(w, e, "%s: no memory left", s->service);
+	e = check_all(c, w);
+	conf_free(c);
+	return e;
+}
+
+/* ---- the page ---- */
+
+/* Text in a table cell: a bar would end it. */
+static void cell(struct buf *out, const char *text)
+{
+	for (; *text; text++)
+		buf_printf(out, *text == '|' ? "\\%c" : "%c", *text);
+}
+
+static bool seen_before(const struct conf_schema *const *schemas, size_t n, const char *full)
+{
+	char other[CONF_NAME_MAX];
+	for (size_t s = 0; s < n; s++)
+		for (size_t p = 0; p < schemas[s]->n_parts; p++)
+			for (size_t i = 0; i < schemas[s]->parts[p].n; i++) {
+				conf_full_name(schemas[s]->service,
+					       schemas[s]->parts[p].rows[i].name, other);
+				if (strcmp(other, full) == 0)
+					return true;
+			}
+	return false;
+}
+
+static void page_row(struct buf *out, const struct conf_row *r, const char *full)
+{
+	char env[CONF_NAME_MAX + 8];
+	struct buf range = BUF_INIT(1024);
+	conf_env_name(full, env);
+	conf_range_print(r, &range);
+	buf_put(&range, "", 1);
+	buf_printf(out, "| `%s` | `%s` | ", full, env);
+	if (*r->def) {
+		buf_put(out, "`", 1);
+		cell(out, r->def);
+		buf_put(out, "`", 1);
+	}
+	buf_printf(out, " | %s", conf_type_text(r->type));
+	if (range.p && *range.p) {
+		buf_printf(out, "; ");
+		cell(out, (const char *)range.p);
+	}
+	buf_printf(out, " | ");
+	cell(out, r->doc);
+	buf_printf(out, "%s |\n", r->flags & CONF_SECRET ? " (never shown)" : "");
+	buf_fini(&range);
+}
+
+static void page_foreign(struct buf *out, const struct conf_schema *s,
+			 const struct conf_foreign *f)
+{
+	char full[CONF_NAME_MAX] = "";
+	if (*f->setting)
+		conf_full_name(s->service, f->setting, full);
+	buf_printf(out, "| `%s` | %s%s%s | ", f->name, *full ? "`" : "",
+		   *full ? full : "nothing", *full ? "`" : "");
+	if (f->mul > 1)
+		buf_printf(out, "times %u; ", f->mul);
+	if (f->map) {
+		cell(out, f->map);
+		buf_printf(out, "; ");
+	}
+	if (f->wrap)
+		buf_printf(out, "becomes `%s`; ", f->wrap);
+	if (f->lo || f->hi)
+		buf_printf(out, "%s..%s; ", f->lo ? f->lo : "", f->hi ? f->hi : "");
+	buf_printf(out, "%s", f->flags & CONF_CLAMP ? "clamped; " : "");
+	cell(out, f->note ? f->note : "");
+	buf_printf(out, " |\n");
+}
+
+static void page_section(const struct conf_schema *const *schemas, size_t at, bool shared,
+			 struct buf *out)
+{
+	char full[CONF_NAME_MAX];
+	const struct conf_schema *s = schemas[at];
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++) {
+			const struct conf_row *r = &s->parts[p].rows[i];
+			conf_full_name(s->service, r->name, full);
+			bool own = r->name[0] == '.';
+			if (own != shared && !(shared && seen_before(schemas, at, full)))
+				page_row(out, r, full);
+		}
+}
+
+static const char head[] =
+	"<!-- Written by `meson compile -C build pages` from the rows in the source. -->\n"
+	"# Settings\n\n"
+	"A setting is given, strongest first, by a flag (`--set NAME=VALUE`, or for the service\n"
+	"itself `--name VALUE`: its own section left out, `-` for `.` and `_`), by the environment,\n"
+	"by a line `NAME = VALUE` of `pomelo.conf`, by a foreign name of the last table, or it keeps\n"
+	"its default. `pomelo config` prints each value in effect and where it comes from. A name\n"
+	"that does not exist or a value out of its range stops the start; a foreign name never does.\n";
+
+static const char table_head[] = "\n| name | environment | default | value | meaning |\n"
+				 "|---|---|---|---|---|\n";
+
+void conf_page(const struct conf_schema *const *schemas, size_t n, struct buf *out)
+{
+	buf_printf(out, "%s\n## Shared\n%s", head, table_head);
+	for (size_t s = 0; s < n; s++)
+		page_section(schemas, s, true, out);
+	for (size_t s = 0; s < n; s++) {
+		buf_printf(out, "\n## %s\n%s", schemas[s]->service, table_head);
+		page_section(schemas, s, false, out);
+	}
+	buf_printf(out, "\n## Names of other systems\n\n"
+			"| name | fills | how |\n|---|---|---|\n");
+	for (size_t s = 0; s < n; s++)
+		for (size_t p = 0; p < schemas[s]->n_parts; p++)
+			for (size_t i = 0; i < schemas[s]->parts[p].n_foreign; i++)
+				page_foreign(out, schemas[s], &schemas[s]->parts[p].foreign[i]);
+}
