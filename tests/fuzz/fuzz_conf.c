@@ -24,7 +24,16 @@ static void check_shown(struct conf *c)
 	}
 }
 
-/* What parsed must parse again from its canonical text. */
+/* `name = "value"`, as a person would write any value into a file. */
+static void write_line(struct buf *b, const struct conf_shown *s)
+{
+	buf_printf(b, "%s = \"", s->name);
+	for (const char *v = s->value; *v; v++)
+		buf_printf(b, *v == '"' || *v == '\\' ? "\\%c" : "%c", *v);
+	buf_printf(b, "\"\n");
+}
+
+/* What parsed must parse again from its canonical text, to the same text. */
 static void check_round(struct conf *c)
 {
 	struct sample again;
@@ -34,17 +43,17 @@ static void check_round(struct conf *c)
 	for (size_t i = 0; i < conf_count(c); i++) {
 		struct conf_shown s, t;
 		struct why w = { 0 };
-		char line[16384];
+		struct buf line = BUF_INIT(8100);
 		conf_show(c, i, &s);
-		if (s.kind != CONF_FILE || s.secret)
-			continue;
-		int len = snprintf(line, sizeof(line), "%s=%s", s.name, s.value);
-		if (len >= 8192)
-			continue;
-		enum err e = conf_set(d, line, &w);
-		assert(e == ERR_NONE);
-		conf_show(d, i, &t);
-		assert(strcmp(s.value, t.value) == 0);
+		if (s.kind == CONF_FILE && !s.secret)
+			write_line(&line, &s);
+		if (line.n > 0 && buf_err(&line) == ERR_NONE) {
+			enum err e = conf_parse(d, buf_bytes(&line), "again", &w);
+			assert(e == ERR_NONE);
+			conf_show(d, i, &t);
+			assert(strcmp(s.value, t.value) == 0);
+		}
+		buf_fini(&line);
 	}
 	conf_free(d);
 }

@@ -498,7 +498,7 @@ Test(conf, foreign_names, .timeout = 10)
 		size_t count = conf_notices(f.c, &n);
 		cr_expect_eq(count, foreign[i].kind >= 0, "%s: %zu notices", env[0], count);
 		if (count == 1) {
-			cr_expect_eq(n->kind, foreign[i].kind, "%s", n->text);
+			cr_expect_eq((int)n->kind, foreign[i].kind, "%s", n->text);
 			cr_expect(strstr(n->text, foreign[i].word), "%s: no \"%s\" in: %s",
 				  env[0], foreign[i].word, n->text);
 			cr_expect(strncmp(n->text, env[0], strcspn(env[0], "=")) == 0);
