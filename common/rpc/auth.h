@@ -165,6 +165,12 @@ struct auth_random {
 	void *ctx;
 };
 
+/* What the server takes, told in WELCOME and covered by its proof. */
+struct hello_limits {
+	uint32_t message_max;  /* bytes of a message */
+	uint32_t inflight_max; /* requests at once in this session */
+};
+
 struct hello_server_opts {
 	const struct keyring *keys; /* borrowed for life */
 	enum role role;		    /* ROLE_SERVICE or ROLE_HOLDER */
@@ -174,6 +180,7 @@ struct hello_server_opts {
 	uint32_t v_min, v_max;	    /* wire versions we speak */
 	uint32_t handshake_ms;	    /* 0: AUTH_HANDSHAKE_MS */
 	uint32_t handshakes_max;    /* finished in handshake_ms, more are ERR_BUSY; 0: 8192 */
+	struct hello_limits limits; /* told to clients in WELCOME */
 	struct auth_random random;
 };
 
@@ -237,13 +244,13 @@ enum err hello_client_start(struct hello_client *h, struct buf *hello) MUST_CHEC
 enum err hello_client_challenge(struct hello_client *h, struct bytes challenge,
 				struct buf *prove, struct why *why) MUST_CHECK;
 /*
- * WELCOME -> the session and who the server is.
+ * WELCOME -> the session, who the server is and what it takes (limits may be NULL).
  *
  * ERR_UNAUTHENTICATED  its proof is wrong: it does not have the key
  */
 enum err hello_client_welcome(struct hello_client *h, struct bytes welcome,
-			      struct auth_session *s, struct peer *server, struct why *why)
-	MUST_CHECK;
+			      struct auth_session *s, struct peer *server,
+			      struct hello_limits *limits, struct why *why) MUST_CHECK;
 
 /* ---- failed tries ---- */
 

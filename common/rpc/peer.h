@@ -9,7 +9,7 @@
 
 #define TENANT_MAX   64 /* characters [A-Za-z0-9._-], without the NUL */
 #define HOLDER_MAX   64 /* characters [A-Za-z0-9._-], without the NUL */
-#define LISTENER_MAX 64 /* printable characters, without the NUL */
+#define LISTENER_MAX 64 /* the same characters */
 
 /* Who sent a request: from the key (later: the certificate). */
 struct peer {

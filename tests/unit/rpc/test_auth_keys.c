@@ -210,7 +210,7 @@ Test(auth_keys, texts_that_are_no_keys, .timeout = 5)
 		{ "pomelo-key v2 admin - " HEX64 "\n", "line 1" },
 		{ "pomelo-key v1 root - " HEX64 "\n", "line 1" },
 		{ "pomelo-key v1 admin t " HEX64 "\n", "line 1" },
-				{ "pomelo-key v1 client a/b " HEX64 "\n", "line 1" },
+		{ "pomelo-key v1 client a/b " HEX64 "\n", "line 1" },
 		{ "pomelo-key v1 client  a " HEX64 "\n", "line 1" },
 		{ "pomelo-key v1 client a " HEX64 " \n", "line 1" },
 		{ "pomelo-key v1 client a\n", "line 1" },
