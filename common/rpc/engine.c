@@ -6,6 +6,7 @@
 
 static const struct engine *const engines[] = {
 	&engine_sp,
+	&engine_sim,
 };
 
 const struct engine *engine_pick(const char *name, const char *addr, struct why *why)
