@@ -78,11 +78,15 @@ struct rpc_server_opts {
 	struct rpc_limits limits;
 	const struct keyring *keys;  /* borrowed for life */
 	const struct log *log;	     /* borrowed for life */
-	const uint8_t *instance;     /* 16 bytes, ours; borrowed for life */
+	const uint8_t *instance;     /* 16 bytes, ours; copied */
+	enum role role;		     /* ROLE_SERVICE or ROLE_HOLDER: what we are to clients */
+	const char *name;	     /* "master", "agent": HELLO names it; borrowed for life */
+	const char *holder;	     /* role holder: our id; copied */
 	uint64_t (*term)(void *ctx); /* put into every reply; may be NULL */
 	void *ctx;
-	struct tls_files tls;
-	const char *engine; /* NULL: by address (tls: nng, else sp) */
+	struct tls_files tls;  /* borrowed for life */
+	const char *engine;    /* NULL: by address (tls: nng, sim: sim, else sp) */
+	uint32_t v_min, v_max; /* wire versions; 0: all that this release speaks */
 };
 
 struct rpc_counters {
@@ -135,6 +139,7 @@ struct rpc_client_opts {
 	const uint8_t *instance; /* 16 bytes, ours; copied */
 	struct tls_files tls;	 /* borrowed for life */
 	const char *engine;	 /* NULL: by address */
+	uint32_t v_min, v_max;	 /* wire versions; 0: all that this release speaks */
 	uint32_t inflight_max;	 /* calls on the wire to this peer; more wait here; 256 */
 	uint32_t queue_max;	 /* calls waiting; more are ERR_BUSY; 4096 */
 	uint32_t backoff_min_ms, backoff_max_ms; /* 50, 2000 */
