@@ -127,6 +127,13 @@ enum err ep_open(const struct ep_opts *o, struct ep_buf **out, struct why *why)
 		e = agree_epoch(b->x, 0, b->opts.timeout_us, &b->epoch, why);
 	if (e == ERR_NONE)
 		e = b->ops->open(b, why);
+	/* the meeting of ep_update_members, so that a new process can join one */
+	uint8_t here = 1, all_here[EP_RANKS_MAX];
+	if (e == ERR_NONE)
+		e = b->x->all_gather(b->x, b->epoch, &here, 1, all_here, b->opts.timeout_us,
+				     why);
+	if (e != ERR_NONE && b->priv)
+		b->ops->close(b);
 	if (e != ERR_NONE) {
 		free(b);
 		return e;
@@ -162,6 +169,15 @@ enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *
 	if (e != ERR_NONE)
 		return e;
 	next.opts.expert_owner = NULL;
+	/* the old memory goes once every rank of the new generation has unmapped it */
+	uint8_t gone = 1, all_gone[EP_RANKS_MAX];
+	if (b->ops->detach)
+		b->ops->detach(b);
+	e = x->all_gather(x, next.epoch, &gone, 1, all_gone, b->opts.timeout_us, why);
+	if (e != ERR_NONE) {
+		next.ops->close(&next);
+		return e;
+	}
 	b->ops->close(b);
 	struct ep_handle keep[EP_SLOTS];
 	memcpy(keep, b->handles,

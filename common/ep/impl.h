@@ -24,6 +24,8 @@ struct ep_transport_ops {
 	const char *(*missing)(const struct ep_opts *o);
 	/* Collective. Makes b->priv: windows of all ranks, zeroed, under b->epoch. */
 	enum err (*open)(struct ep_buf *b, struct why *why);
+	/* unmaps the peers' windows; NULL where nothing needs that before their owners free them */
+	void (*detach)(struct ep_buf *b);
 	void (*close)(struct ep_buf *b);
 	enum err (*publish)(struct ep_buf *b, struct ep_handle *h, struct why *why);
 	enum err (*receive)(struct ep_buf *b, struct ep_handle *h, struct why *why);

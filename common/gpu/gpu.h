@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 struct gpu_info {
-	char name[64];
+	char name[256];
 	uint8_t uuid[16];
 	int cc_major, cc_minor;
 	uint32_t n_sms;

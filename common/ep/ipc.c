@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The `ipc` transport: GPUs of one node, processes or streams that share one GPU. Windows are
+ * dedicated device allocations; peers of other processes are mapped by CUDA IPC, those of this
+ * process by pointer (CUDA refuses to import its own memory).
+ *
+ * Launches: dispatch 4 (route, pack, meet, gather), combine 2 with zero copy, else 3; none of them
+ * synchronises. Without EP_ASYNC the call waits for its stream at the end.
+ *
+ * Thread: the caller's.
+ */
+#include "ep/impl.h"
+#include "gpu/ep_kernels.h"
+#include "gpu/gpu.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OPEN_TIMEOUT_US 60000000ull
+
+struct ipc {
+	struct ep_gpu g;
+	int device;
+	uint32_t shared_bytes;
+	bool imported[EP_RANKS_MAX]; /* by CUDA IPC: closed at the end */
+	void *maps;		     /* device: owner, local */
+};
+
+struct blob {
+	struct gpu_ipc handle;
+	uint64_t pointer, bytes;
+	struct ep_shape shape;
+	int32_t pid, device;
+	uint8_t uuid[16];
+};
+
+static const char *ipc_missing(const struct ep_opts *o)
+{
+	(void)o;
+	return gpu_missing();
+}
+
+static void *ipc_window(struct ep_buf *b)
+{
+	return ((struct ipc *)b->priv)->g.win[b->x->rank];
+}
+
+static void ipc_detach(struct ep_buf *b)
+{
+	struct ipc *p = b->priv;
+	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
+		if (p->imported[r]) {
+			gpu_ipc_close(p->device, p->g.win[r]);
+			p->imported[r] = false;
+		}
+}
+
+static void ipc_close(struct ep_buf *b)
+{
+	struct ipc *p = b->priv;
+	if (!p)
+		return;
+	ipc_detach(b);
+	gpu_free(p->device, p->g.win[b->x->rank]);
+	gpu_free(p->device, p->g.st);
+	gpu_free(p->device, p->maps);
+	gpu_host_free(p->g.status);
+	free(p);
+	b->priv = NULL;
+}
+
+/* Our own memory: window, state, maps, status. */
+static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
+{
+	struct gpu_info info;
+	struct ep_window_head head = { EP_MAGIC, b->epoch,   b->layout.bytes,
+				       b->shape, b->x->rank, 1 };
+	enum err e = b->opts.device >= 0 ? ERR_NONE : gpu_current(&p->device, why);
+	if (e == ERR_NONE)
+		e = gpu_query(p->device, &info, why);
+	if (e == ERR_NONE && info.mem_free < b->layout.bytes)
+		e = why_set(why, ERR_NO_MEMORY,
+			    "ep: the window needs %llu bytes, %llu of %llu are free on %s",
+			    (unsigned long long)b->layout.bytes,
+			    (unsigned long long)info.mem_free,
+			    (unsigned long long)info.mem_total, info.name);
+	if (e == ERR_NONE)
+		e = gpu_alloc(p->device, b->layout.bytes, (void **)&p->g.win[b->x->rank], why);
+	if (e == ERR_NONE)
+		e = gpu_alloc(p->device, sizeof(*p->g.st), (void **)&p->g.st, why);
+	if (e == ERR_NONE)
+		e = gpu_alloc(p->device, 2ull * EP_EXPERTS_MAX * 2, &p->maps, why);
+	if (e == ERR_NONE)
+		e = gpu_host_alloc(p->device, sizeof(*p->g.status), (void **)&p->g.status, why);
+	if (e != ERR_NONE)
+		return e;
+	p->g.owner = p->maps;
+	p->g.local = (uint16_t *)p->maps + EP_EXPERTS_MAX;
+	p->g.n_sms = info.n_sms;
+	p->shared_bytes = info.shared_optin_bytes - 1024; /* the kernel's own few words */
+	e = gpu_copy(p->maps, b->map.owner, sizeof(b->map.owner), NULL, why);
+	if (e == ERR_NONE)
+		e = gpu_copy((uint16_t *)p->maps + EP_EXPERTS_MAX, b->map.local,
+			     sizeof(b->map.local), NULL, why);
+	if (e == ERR_NONE)
+		e = gpu_copy(p->g.win[b->x->rank], &head, sizeof(head), NULL, why);
+	return e == ERR_NONE ? gpu_sync(NULL, why) : e;
+}
+
+static enum err map_peer(struct ep_buf *b, struct ipc *p, uint32_t r, const struct blob *peer,
+			 struct why *why)
+{
+	if (memcmp(&peer->shape, &b->shape, sizeof(b->shape)) != 0 ||
+	    peer->bytes != b->layout.bytes)
+		return why_set(
+			why, ERR_CONFLICT,
+			"ep: rank %u was made for %u tokens, hidden %u, %u experts; ours is %u, %u, %u",
+			r, peer->shape.max_tokens, peer->shape.hidden, peer->shape.n_experts,
+			b->shape.max_tokens, b->shape.hidden, b->shape.n_experts);
+	if (peer->pid == (int32_t)getpid()) {
+		p->g.win[r] = (uint8_t *)(uintptr_t)peer->pointer;
+		return gpu_peer_enable(p->device, peer->device, why);
+	}
+	void *at = NULL;
+	enum err e = gpu_ipc_open(p->device, &peer->handle, &at, why);
+	if (e != ERR_NONE)
+		return e;
+	p->g.win[r] = at;
+	p->imported[r] = true;
+	return ERR_NONE;
+}
+
+/* Everybody's handles; then a second meeting, in which all fail if one did. */
+static enum err meet(struct ep_buf *b, struct ipc *p, struct blob *all, struct why *why)
+{
+	struct gpu_info info;
+	struct blob mine = { .pointer = (uintptr_t)ipc_window(b),
+			     .bytes = b->layout.bytes,
+			     .shape = b->shape,
+			     .pid = (int32_t)getpid(),
+			     .device = p->device };
+	enum err e = gpu_query(p->device, &info, why);
+	if (e == ERR_NONE)
+		e = gpu_ipc_get(p->device, ipc_window(b), &mine.handle, why);
+	if (e != ERR_NONE)
+		return e;
+	memcpy(mine.uuid, info.uuid, sizeof(mine.uuid));
+	e = b->x->all_gather(b->x, b->epoch, &mine, sizeof(mine), all, OPEN_TIMEOUT_US, why);
+	if (e != ERR_NONE)
+		return e;
+	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
+		if (r != b->x->rank)
+			e = map_peer(b, p, r, &all[r], why);
+	uint8_t ok = e == ERR_NONE, oks[EP_RANKS_MAX];
+	enum err e2 = b->x->all_gather(b->x, b->epoch, &ok, 1, oks, OPEN_TIMEOUT_US, why);
+	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
+		if (e2 != ERR_NONE || !oks[r])
+			e = why_set(why, e2 != ERR_NONE ? e2 : ERR_CONFLICT,
+				    "ep: rank %u failed to open", r);
+	return e;
+}
+
+static enum err ipc_open(struct ep_buf *b, struct why *why)
+{
+	struct ipc *p = calloc(1, sizeof(*p));
+	struct blob *all = calloc(b->shape.n_ranks, sizeof(*all));
+	enum err e = ERR_NO_MEMORY;
+	b->priv = p;
+	if (!p || !all)
+		goto out;
+	p->device = b->opts.device;
+	p->g.l = b->layout;
+	p->g.s = b->shape;
+	p->g.epoch = b->epoch;
+	p->g.me = b->x->rank;
+	p->g.n_local = b->map.n_local[b->x->rank];
+	e = make_own(b, p, why);
+	if (e == ERR_NONE)
+		e = meet(b, p, all, why);
+out:
+	free(all);
+	if (e != ERR_NONE)
+		ipc_close(b);
+	return e;
+}
+
+static uint64_t timeout_ns(const struct ep_buf *b, int64_t given)
+{
+	uint64_t us = ep_timeout_us(b, given);
+	return us > UINT64_MAX / 1000 ? UINT64_MAX : us * 1000;
+}
+
+static enum err launch(enum err e, const char *kernel, struct why *why)
+{
+	return e == ERR_NONE ? e
+			     : why_set(why, e, "ep: kernel %s could not be launched", kernel);
+}
+
+/* The caller's stream reached its end: what did the kernels refuse? */
+static enum err refused(struct ep_buf *b, struct why *why)
+{
+	struct ep_gpu_status *s = ((struct ipc *)b->priv)->g.status;
+	if (!s->bad)
+		return ERR_NONE;
+	s->bad = 0;
+	return why_set(
+		why, ERR_INVALID_PARAMS,
+		"topk_idx[%u][%u] is %lld: out of the range -1 to %u, or the token names it twice",
+		s->token, s->k, (long long)s->value, b->shape.n_experts - 1);
+}
+
+static enum err finish(struct ep_buf *b, uint32_t flags, void *stream, struct why *why)
+{
+	if ((flags & EP_ASYNC) || gpu_capturing(stream))
+		return ERR_NONE;
+	enum err e = gpu_sync(stream, why);
+	return e == ERR_NONE ? refused(b, why) : e;
+}
+
+static enum err ipc_publish(struct ep_buf *b, struct ep_handle *h, struct why *why)
+{
+	struct ipc *p = b->priv;
+	const struct ep_dispatch_args *a = &h->args;
+	int fp8 = !!(a->flags & EP_FP8);
+	enum err e = launch(ep_launch_route(&p->g, h->slot, a->topk, a->n_tokens, a->top_k, fp8,
+					    a->active, timeout_ns(b, a->timeout_us),
+					    p->shared_bytes, a->stream),
+			    "route", why);
+	if (e == ERR_NONE)
+		e = launch(ep_launch_pack(&p->g, h->slot, a->x, a->n_tokens, fp8, a->stream),
+			   "pack", why);
+	if (e == ERR_NONE && (a->flags & EP_HOOK))
+		e = launch(ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, a->stream), "signal",
+			   why);
+	return e;
+}
+
+static enum err ipc_receive(struct ep_buf *b, struct ep_handle *h, struct why *why)
+{
+	struct ipc *p = b->priv;
+	const struct ep_dispatch_args *a = &h->args;
+	int fp8 = !!(a->flags & EP_FP8), signal = !(a->flags & EP_HOOK);
+	enum err e = launch(ep_launch_meet_dispatch(&p->g, h->slot, fp8, signal, a->active,
+						    a->recv_count, a->range,
+						    timeout_ns(b, a->timeout_us), a->stream),
+			    "meet", why);
+	if (e == ERR_NONE)
+		e = launch(ep_launch_gather(&p->g, h->slot, fp8, a->recv_x, a->recv_scales,
+					    a->src_info, a->active, a->stream),
+			   "gather", why);
+	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
+}
+
+static enum err ipc_combine(struct ep_buf *b, struct ep_handle *h,
+			    const struct ep_combine_args *a, struct why *why)
+{
+	struct ipc *p = b->priv;
+	enum err e = ERR_NONE;
+	if (!(a->flags & EP_ZERO_COPY))
+		e = launch(ep_launch_copy_y(&p->g, h->slot, a->y, h->args.recv_count,
+					    a->stream),
+			   "copy_y", why);
+	if (e == ERR_NONE)
+		e = launch(ep_launch_meet_combine(&p->g, h->slot, a->active,
+						  timeout_ns(b, a->timeout_us), a->stream),
+			   "meet", why);
+	if (e == ERR_NONE)
+		e = launch(ep_launch_reduce(&p->g, h->slot, a->weights, a->out, a->incomplete,
+					    h->n_tokens, h->top_k, a->active, a->stream),
+			   "reduce", why);
+	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
+}
+
+static void ipc_drop(struct ep_buf *b, struct ep_handle *h)
+{
+	struct ipc *p = b->priv;
+	(void)ep_launch_signal(&p->g, h->slot, EP_READ_DONE,
+			       h->args.stream); /* best effort: peers time out */
+	(void)ep_launch_signal(&p->g, h->slot, EP_Y_DONE, h->args.stream);
+}
+
+const struct ep_transport_ops ep_ipc_ops = {
+	.name = "ipc",
+	.missing = ipc_missing,
+	.open = ipc_open,
+	.detach = ipc_detach,
+	.close = ipc_close,
+	.publish = ipc_publish,
+	.receive = ipc_receive,
+	.combine = ipc_combine,
+	.drop = ipc_drop,
+	.window = ipc_window,
+};

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both kernel families use: flags, stamps, waiting. See ep_kernels.h for the memory model. */
+#pragma once
+
+#include "gpu/ep_kernels.h"
+
+#include <cuda_runtime.h>
+
+#define WARP 32
+#define ALL  0xffffffffu
+
+__device__ __forceinline__ uint64_t ld_acquire_sys(const uint64_t *p)
+{
+	uint64_t v;
+	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+
+__device__ __forceinline__ void st_release_sys(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+__device__ __forceinline__ uint64_t now_ns()
+{
+	uint64_t t;
+	asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+	return t;
+}
+
+/* Rows of another rank are read once: keep them out of L1. */
+__device__ __forceinline__ uint4 ld_row(const uint4 *p)
+{
+	uint4 v;
+	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p));
+	return v;
+}
+
+__device__ __forceinline__ void st_row(uint4 *p, uint4 v)
+{
+	asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z),
+		     "r"(v.w)
+		     : "memory");
+}
+
+__device__ __forceinline__ uint8_t *slot_of(const struct ep_gpu &g, uint32_t rank, uint32_t slot)
+{
+	return g.win[rank] + g.l.slot[slot];
+}
+
+__device__ __forceinline__ struct ep_slot_head *head_of(const struct ep_gpu &g, uint32_t rank, uint32_t slot)
+{
+	return (struct ep_slot_head *)slot_of(g, rank, slot);
+}
+
+/* The line in owner's window that `writer` writes. */
+__device__ __forceinline__ uint64_t *flag_of(const struct ep_gpu &g, uint32_t owner, uint32_t slot, int f,
+					     uint32_t writer)
+{
+	return (uint64_t *)(g.win[owner] + g.l.flags +
+			    (((uint64_t)slot * EP_N_FLAGS + f) * g.s.n_ranks + writer) * EP_LINE);
+}
+
+__device__ __forceinline__ uint64_t stamp_of(const struct ep_gpu &g, uint64_t count)
+{
+	return g.epoch << 40 | (count & 0xffffffffffull);
+}
+
+/* One thread: waits for rank r's flag; a rank that does not come by the deadline is masked (I4). */
+__device__ __forceinline__ void wait_or_mask(const struct ep_gpu &g, uint32_t slot, int f, uint32_t r,
+					     uint64_t stamp, uint64_t end_ns, int32_t *active)
+{
+	if (g.st->masked[r] || (stamp & 0xffffffffffull) == 0)
+		return;
+	const uint64_t *at = flag_of(g, g.me, slot, f, r);
+	for (;;) {
+		uint64_t v = ld_acquire_sys(at);
+		if (v >> 40 == stamp >> 40 && v >= stamp)
+			return;
+		if (now_ns() > end_ns)
+			break;
+	}
+	g.st->masked[r] = 1;
+	active[r] = 0;
+}
+
+__device__ __forceinline__ uint64_t end_of(uint64_t timeout_ns)
+{
+	uint64_t t = now_ns();
+	return timeout_ns > ~t ? ~0ull : t + timeout_ns;
+}
+
+/*
+ * Every block, at the end of a kernel that read other ranks' memory; true in the whole last block,
+ * where everybody's loads are over. The counter is left at 0 for the next launch.
+ */
+__device__ __forceinline__ bool last_block(uint32_t *counter)
+{
+	__shared__ bool last;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		__threadfence_system();
+		uint32_t n = gridDim.x * gridDim.y;
+		last = atomicAdd(counter, 1) == n - 1;
+		if (last) {
+			*counter = 0;
+			__threadfence_system();
+		}
+	}
+	__syncthreads();
+	return last;
+}
+
+static inline enum err launched()
+{
+	return cudaGetLastError() == cudaSuccess ? ERR_NONE : ERR_IO;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dispatch: route -> pack -> meet -> gather (ep.h for the protocol, ep_kernels.h for the flags).
+ *
+ * Bytes, for T tokens a rank, K choices, row bytes B (hidden * 2, or hidden + hidden/32 for fp8):
+ *   pack    reads T * hidden * 2, writes T * B
+ *   gather  reads T * B once for each owner rank a token goes to, writes T * K * B
+ */
+#include "ep_common.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+/* ---- route: one block ---- */
+
+/* Looks at one token's choices; the first bad one is reported to the host. */
+__device__ bool token_bad(const struct ep_gpu &g, const int64_t *topk, uint32_t t, uint32_t top_k)
+{
+	const int64_t *c = topk + (uint64_t)t * top_k;
+	for (uint32_t k = 0; k < top_k; k++) {
+		bool bad = c[k] < -1 || c[k] >= (int64_t)g.s.n_experts;
+		for (uint32_t j = 0; j < k; j++)
+			bad |= c[k] >= 0 && c[j] == c[k];
+		if (bad) {
+			g.status->token = t;
+			g.status->k = k;
+			g.status->value = c[k];
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * The places of entries [from, to) of the choice list, in order, by one warp. base: [n_experts] in
+ * shared memory, this warp's running count of each expert. pos NULL: count only.
+ */
+__device__ void walk(const int64_t *topk, uint32_t from, uint32_t to, int32_t *base, int32_t *ids, int32_t *pos)
+{
+	uint32_t lane = threadIdx.x % WARP;
+	for (uint32_t i = from; i < to; i += WARP) {
+		uint32_t at = i + lane;
+		int id = at < to ? (int)topk[at] : -1;
+		uint32_t same = __match_any_sync(ALL, id);
+		int rank = __popc(same & ((1u << lane) - 1));
+		int first = id >= 0 ? base[id] : 0;
+		__syncwarp();
+		if (id >= 0 && rank == 0)
+			base[id] = first + __popc(same);
+		__syncwarp();
+		if (pos && at < to) {
+			ids[at] = id;
+			pos[at] = first + rank;
+		}
+	}
+}
+
+/*
+ * Waits until every peer is done with the slot's last step (I3), checks the choices, then writes
+ * ids, pos, counts and the head. Two passes of each warp over its own part of the list with a scan
+ * over the warps between them keep the order of the list.
+ * Grid 1 x (n_warps * 32); shared n_warps * n_experts * 4 bytes.
+ */
+__global__ void route_kernel(struct ep_gpu g, uint32_t slot, const int64_t *topk, uint32_t n_tokens, uint32_t top_k,
+			     int fp8, int32_t *active, uint64_t timeout_ns)
+{
+	extern __shared__ int32_t hist[]; /* [n_warps][n_experts] */
+	__shared__ uint32_t bad;
+	uint32_t n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
+	uint64_t count = g.st->count[slot] + 1, end = end_of(timeout_ns);
+	if (threadIdx.x == 0)
+		bad = 0;
+	if (threadIdx.x < g.s.n_ranks) {
+		uint32_t r = threadIdx.x;
+		if (active[r] == 0)
+			g.st->masked[r] = 1;
+		else if (g.st->masked[r])
+			active[r] = 0;
+		wait_or_mask(g, slot, EP_READ_DONE, r, stamp_of(g, count - 1), end, active);
+		wait_or_mask(g, slot, EP_Y_DONE, r, stamp_of(g, count - 1), end, active);
+	}
+	for (uint32_t i = threadIdx.x; i < n_warps * g.s.n_experts; i += blockDim.x)
+		hist[i] = 0;
+	__syncthreads();
+	for (uint32_t t = threadIdx.x; t < n_tokens; t += blockDim.x)
+		if (token_bad(g, topk, t, top_k))
+			bad = 1;
+	uint8_t *s = slot_of(g, g.me, slot);
+	struct ep_slot_head *head = (struct ep_slot_head *)s;
+	if (threadIdx.x == 0) {
+		g.st->count[slot] = count;
+		*(volatile uint64_t *)&head->stamp_head = stamp_of(g, count);
+		__threadfence_system(); /* no row of this step is written before the stamp */
+	}
+	__syncthreads();
+	if (bad) { /* nothing of ours moves; peers see a rank with no tokens */
+		n_tokens = 0;
+		if (threadIdx.x == 0)
+			g.status->bad = 1;
+	}
+	uint32_t total = n_tokens * top_k, part = ((total + n_warps - 1) / n_warps + WARP - 1) / WARP * WARP;
+	uint32_t from = min(warp * part, total), to = min(from + part, total);
+	int32_t *mine = hist + warp * g.s.n_experts;
+	walk(topk, from, to, mine, nullptr, nullptr);
+	__syncthreads();
+	int32_t *counts = (int32_t *)(s + g.l.counts);
+	for (uint32_t e = threadIdx.x; e < g.s.n_experts; e += blockDim.x) {
+		int32_t at = 0;
+		for (uint32_t w = 0; w < n_warps; w++) {
+			int32_t n = hist[w * g.s.n_experts + e];
+			hist[w * g.s.n_experts + e] = at;
+			at += n;
+		}
+		counts[e] = at;
+	}
+	__syncthreads();
+	walk(topk, from, to, mine, (int32_t *)(s + g.l.topk), (int32_t *)(s + g.l.pos));
+	if (threadIdx.x == 0) {
+		head->n_tokens = n_tokens;
+		head->top_k = top_k;
+		head->n_experts = g.s.n_experts;
+		head->fp8 = fp8;
+	}
+}
+
+/* ---- pack ---- */
+
+/* 8 channels of a lane; 16 lanes share a scale. The arithmetic of answers.md, bit for bit. */
+__device__ __forceinline__ uint2 cast8(uint4 v, float *scale)
+{
+	const uint32_t w[4] = { v.x, v.y, v.z, v.w };
+	float f[8], amax = 0.0f;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		f[2 * i] = __uint_as_float(w[i] << 16);
+		f[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		amax = fmaxf(amax, fabsf(f[i]));
+#pragma unroll
+	for (int d = 8; d > 0; d >>= 1)
+		amax = fmaxf(amax, __shfl_xor_sync(ALL, amax, d));
+	float s = __fdiv_rn(fmaxf(amax, 1e-4f), 448.0f);
+	*scale = s;
+	uint32_t q[2] = { 0, 0 };
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		float2 p = make_float2(__fdiv_rn(f[2 * i], s), __fdiv_rn(f[2 * i + 1], s));
+		uint32_t two = __nv_cvt_float2_to_fp8x2(p, __NV_SATFINITE, __NV_E4M3);
+		q[i / 2] |= two << (i % 2 * 16);
+	}
+	return make_uint2(q[0], q[1]);
+}
+
+/* Warp per token, grid-stride. Bound: bytes (see above). */
+template <bool FP8>
+__global__ void pack_kernel(struct ep_gpu g, uint32_t slot, const uint4 *x)
+{
+	uint32_t lane = threadIdx.x % WARP, hidden = g.s.hidden, n16 = hidden / 8;
+	uint8_t *s = slot_of(g, g.me, slot);
+	uint32_t n_tokens = ((struct ep_slot_head *)s)->n_tokens;
+	uint64_t stride = FP8 ? ((uint64_t)hidden + hidden / 32 + 15) / 16 * 16 : (uint64_t)hidden * 2;
+	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
+	for (uint32_t t = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; t < n_tokens; t += n_warps) {
+		const uint4 *in = x + (uint64_t)t * n16;
+		uint8_t *row = s + g.l.rows + t * stride;
+		float *scales = (float *)(row + hidden);
+		/* hidden is a multiple of 128: 16 lanes of 8 channels; the other half may idle at the end */
+#pragma unroll 4
+		for (uint32_t i = lane; i < (n16 + WARP - 1) / WARP * WARP; i += WARP) {
+			uint4 v = i < n16 ? ld_row(in + i) : make_uint4(0, 0, 0, 0);
+			if (!FP8) {
+				if (i < n16)
+					((uint4 *)row)[i] = v;
+				continue;
+			}
+			float scale;
+			uint2 q = cast8(v, &scale);
+			if (i < n16) {
+				((uint2 *)row)[i] = q;
+				if (lane % 16 == 0)
+					scales[i / 16] = scale;
+			}
+		}
+	}
+}
+
+/* ---- meet ---- */
+
+/* Does what source r published belong to this step and fit it? */
+__device__ bool source_fits(const struct ep_gpu &g, uint32_t r, uint32_t slot, uint64_t stamp, int fp8)
+{
+	const volatile struct ep_slot_head *h = head_of(g, r, slot);
+	return h->stamp_head == stamp && h->n_tokens <= g.s.max_tokens && h->top_k >= 1 &&
+	       h->top_k <= EP_TOP_K_MAX && h->n_experts == g.s.n_experts && (int)h->fp8 == fp8;
+}
+
+/*
+ * Says "published", waits for all sources, lays our rows out: begin for the sources to read (-1
+ * for a masked one, I2), counts and ranges for the caller. Grid 1 x 1024.
+ */
+__global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, int signal, int32_t *active,
+				     int32_t *recv_count, int64_t *range, uint64_t timeout_ns)
+{
+	uint64_t stamp = stamp_of(g, g.st->count[slot]), end = end_of(timeout_ns);
+	uint32_t n = g.s.n_ranks, tid = threadIdx.x;
+	if (tid < n) {
+		if (signal && !g.st->masked[tid]) {
+			__threadfence_system();
+			st_release_sys(flag_of(g, tid, slot, EP_PUBLISHED, g.me), stamp);
+		}
+		wait_or_mask(g, slot, EP_PUBLISHED, tid, stamp, end, active);
+		if (!g.st->masked[tid] && !source_fits(g, tid, slot, stamp, fp8)) {
+			g.st->masked[tid] = 1;
+			active[tid] = 0;
+		}
+		bool out = g.st->masked[tid];
+		g.st->n_tokens[slot][tid] = out ? 0 : head_of(g, tid, slot)->n_tokens;
+		g.st->top_k[slot][tid] = out ? 1 : head_of(g, tid, slot)->top_k;
+	}
+	__syncthreads();
+	int32_t *begin = (int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
+	/* first the counts, many loads in flight, into begin; then a scan per expert */
+	for (uint32_t i = tid; i < g.s.n_experts * n; i += blockDim.x) {
+		uint32_t e = i / n, r = i % n;
+		if (g.owner[e] != g.me)
+			continue;
+		const int32_t *c = (const int32_t *)(slot_of(g, r, slot) + g.l.counts);
+		begin[(uint32_t)g.local[e] * n + r] = g.st->masked[r] ? 0 : ((const volatile int32_t *)c)[e];
+	}
+	__syncthreads();
+	for (uint32_t l = tid; l < g.n_local; l += blockDim.x) {
+		int32_t at = 0;
+		for (uint32_t r = 0; r < n; r++) {
+			int32_t c = begin[l * n + r];
+			begin[l * n + r] = g.st->masked[r] ? -1 : at;
+			if (range)
+				range[(uint64_t)l * n + r] = (int64_t)at << 32 | (uint32_t)c;
+			at += c;
+		}
+		recv_count[l] = at;
+	}
+}
+
+__global__ void signal_kernel(struct ep_gpu g, uint32_t slot, int flag)
+{
+	uint64_t stamp = stamp_of(g, g.st->count[slot]);
+	if (threadIdx.x < g.s.n_ranks && !g.st->masked[threadIdx.x]) {
+		__threadfence_system();
+		st_release_sys(flag_of(g, threadIdx.x, slot, flag, g.me), stamp);
+	}
+}
+
+/* ---- gather ---- */
+
+#define GATHER_UNROLL 4
+
+/* One row to all its places here; `dests` of the warp's lanes hold the row numbers, -1 for none. */
+template <bool FP8>
+__device__ __forceinline__ void spread(const struct ep_gpu &g, const uint8_t *row, uint8_t *recv_x, float *scales,
+				       uint32_t owned, int64_t dest)
+{
+	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / (FP8 ? 16 : 8);
+	uint64_t row_out = (uint64_t)g.s.hidden * (FP8 ? 1 : 2);
+	const uint4 *in = (const uint4 *)row;
+	uint32_t i = lane;
+	for (; i + (GATHER_UNROLL - 1) * WARP < n16; i += GATHER_UNROLL * WARP) {
+		uint4 v[GATHER_UNROLL];
+#pragma unroll
+		for (int u = 0; u < GATHER_UNROLL; u++)
+			v[u] = ld_row(in + i + u * WARP);
+		for (uint32_t m = owned; m; m &= m - 1) {
+			int64_t d = __shfl_sync(ALL, dest, __ffs(m) - 1);
+			uint4 *out = (uint4 *)(recv_x + d * row_out);
+#pragma unroll
+			for (int u = 0; u < GATHER_UNROLL; u++)
+				st_row(out + i + u * WARP, v[u]);
+		}
+	}
+	uint32_t rest = (n16 - (i - lane) + WARP - 1) / WARP; /* the same for all lanes: shuffles below */
+	for (uint32_t j = 0; j < rest; j++, i += WARP) {
+		uint4 v = i < n16 ? ld_row(in + i) : make_uint4(0, 0, 0, 0);
+		for (uint32_t m = owned; m; m &= m - 1) {
+			int64_t d = __shfl_sync(ALL, dest, __ffs(m) - 1);
+			if (i < n16)
+				st_row((uint4 *)(recv_x + d * row_out) + i, v);
+		}
+	}
+	if (!FP8)
+		return;
+	uint32_t n_scales = g.s.hidden / 128;
+	const float *from = (const float *)(row + g.s.hidden);
+	for (uint32_t j = 0; j < (n_scales + WARP - 1) / WARP; j++) {
+		uint32_t c = j * WARP + lane;
+		float v = c < n_scales ? from[c] : 0.0f;
+		for (uint32_t m = owned; m; m &= m - 1) {
+			int64_t d = __shfl_sync(ALL, dest, __ffs(m) - 1);
+			if (c < n_scales)
+				scales[d * n_scales + c] = v;
+		}
+	}
+}
+
+/*
+ * Warp per (source, token): reads the row once and writes it for each of its experts here.
+ * Grid (x, n_ranks), y = source. Bound: bytes.
+ */
+template <bool FP8>
+__global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, float *scales, int32_t *src_info,
+			      int32_t *active)
+{
+	uint32_t lane = threadIdx.x % WARP, src = (blockIdx.y + g.me) % g.s.n_ranks; /* start at home */
+	uint32_t n_tokens = g.st->n_tokens[slot][src], top_k = g.st->top_k[slot][src];
+	uint32_t n_warps = gridDim.x * (blockDim.x / WARP), n = g.s.n_ranks;
+	uint64_t cap = (uint64_t)n * g.s.max_tokens;
+	const uint8_t *s = slot_of(g, src, slot);
+	const int32_t *ids = (const int32_t *)(s + g.l.topk), *pos = (const int32_t *)(s + g.l.pos);
+	const int32_t *begin = (const int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
+	uint64_t stride = FP8 ? ((uint64_t)g.s.hidden + g.s.hidden / 32 + 15) / 16 * 16 : (uint64_t)g.s.hidden * 2;
+	for (uint32_t t = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; t < n_tokens; t += n_warps) {
+		int64_t dest = -1;
+		if (lane < top_k) {
+			int32_t id = ids[(uint64_t)t * top_k + lane];
+			if (id >= 0 && id < (int32_t)g.s.n_experts && g.owner[id] == g.me) {
+				uint32_t l = g.local[id];
+				uint64_t at = (uint64_t)(begin[l * n + src] + pos[(uint64_t)t * top_k + lane]);
+				if (at < cap) /* else the source went on and we are masked there */
+					dest = (int64_t)(l * cap + at);
+			}
+		}
+		uint32_t owned = __ballot_sync(ALL, dest >= 0);
+		if (!owned)
+			continue;
+		if (dest >= 0)
+			src_info[dest] = (int32_t)t;
+		spread<FP8>(g, s + g.l.rows + t * stride, recv_x, scales, owned, dest);
+	}
+	if (!last_block(&g.st->blocks_done[slot][0]))
+		return;
+	uint64_t stamp = stamp_of(g, g.st->count[slot]);
+	if (threadIdx.x >= n || g.st->masked[threadIdx.x])
+		return;
+	uint32_t r = threadIdx.x;
+	if (*(volatile uint64_t *)&head_of(g, r, slot)->stamp_head != stamp) { /* I2 */
+		g.st->masked[r] = 1;
+		active[r] = 0;
+		int32_t *b = (int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
+		for (uint32_t l = 0; l < g.n_local; l++)
+			b[l * n + r] = -1;
+		return;
+	}
+	st_release_sys(flag_of(g, r, slot, EP_READ_DONE, g.me), stamp);
+}
+
+/* ---- launchers ---- */
+
+extern "C" enum err ep_launch_route(const struct ep_gpu *g, uint32_t slot, const int64_t *topk, uint32_t n_tokens,
+				    uint32_t top_k, int fp8, int32_t *active, uint64_t timeout_ns,
+				    uint32_t shared_bytes, void *stream)
+{
+	uint32_t n_warps = shared_bytes / (g->s.n_experts * 4);
+	n_warps = n_warps > 32 ? 32 : n_warps;
+	if (n_warps < 2)
+		return ERR_UNSUPPORTED;
+	uint32_t bytes = n_warps * g->s.n_experts * 4;
+	if (bytes > 48 * 1024)
+		cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+	route_kernel<<<1, n_warps * WARP, bytes, (cudaStream_t)stream>>>(*g, slot, topk, n_tokens, top_k, fp8, active,
+									 timeout_ns);
+	return launched();
+}
+
+extern "C" enum err ep_launch_pack(const struct ep_gpu *g, uint32_t slot, const void *x, uint32_t n_tokens, int fp8,
+				   void *stream)
+{
+	if (n_tokens == 0)
+		return ERR_NONE;
+	const int threads = 256;
+	uint32_t blocks = (n_tokens + threads / WARP - 1) / (threads / WARP);
+	blocks = blocks > g->n_sms * 8 ? g->n_sms * 8 : blocks;
+	if (fp8)
+		pack_kernel<true><<<blocks, threads, 0, (cudaStream_t)stream>>>(*g, slot, (const uint4 *)x);
+	else
+		pack_kernel<false><<<blocks, threads, 0, (cudaStream_t)stream>>>(*g, slot, (const uint4 *)x);
+	return launched();
+}
+
+extern "C" enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, int fp8, int signal,
+					    int32_t *active, int32_t *recv_count, int64_t *range, uint64_t timeout_ns,
+					    void *stream)
+{
+	meet_dispatch_kernel<<<1, 1024, 0, (cudaStream_t)stream>>>(*g, slot, fp8, signal, active, recv_count, range,
+								   timeout_ns);
+	return launched();
+}
+
+extern "C" enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum ep_flag flag, void *stream)
+{
+	signal_kernel<<<1, EP_RANKS_MAX, 0, (cudaStream_t)stream>>>(*g, slot, (int)flag);
+	return launched();
+}
+
+extern "C" enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int fp8, void *recv_x, float *scales,
+				     int32_t *src_info, int32_t *active, void *stream)
+{
+	const int threads = 256;
+	/* the token counts are on the device: as many warps as the largest batch can use */
+	uint32_t per_src = (g->s.max_tokens + threads / WARP - 1) / (threads / WARP);
+	uint32_t most = (g->n_sms * 8 + g->s.n_ranks - 1) / g->s.n_ranks;
+	dim3 grid(per_src > most ? most : per_src, g->s.n_ranks);
+	if (fp8)
+		gather_kernel<true><<<grid, threads, 0, (cudaStream_t)stream>>>(*g, slot, (uint8_t *)recv_x, scales,
+										src_info, active);
+	else
+		gather_kernel<false><<<grid, threads, 0, (cudaStream_t)stream>>>(*g, slot, (uint8_t *)recv_x, scales,
+										 src_info, active);
+	return launched();
+}
