@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The expert-parallel suite on a GPU. Ranks are streams of one process, or with --procs processes
+ * that share the GPU (with or without the multi-process service) or take one GPU each (--gpus).
+ *
+ *   ep_gpu compare CONFIGS SEED   random configurations: the ipc transport and the host transport
+ *                                 run on equal inputs, every output bit is compared
+ *   ep_gpu soak STEPS RANKS TOKENS HIDDEN TOPK EXPERTS   checks every step with the naive kernels of
+ *                                 ep_naive.cu; the host transport replays one step in 500
+ *   ep_gpu graph STEPS            a captured step is replayed and checked
+ *   ep_gpu refuse                 what must be refused, and that the process lives
+ *
+ * Prints one line a mode; exit 0 when nothing differed.
+ */
+#include "ep/ep.h"
+#include "ep/num.h"
+#include "ep_naive.h"
+#include "gpu/gpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct shared { /* between the ranks, also when they are processes */
+	uint64_t differ[64], steps[64];
+	char text[64][400];
+};
+
+struct job {
+	struct naive c;
+	uint32_t me, steps, replay_every, n_gpus;
+	uint32_t owner[4096];
+	bool zero_copy, hook, async, graph;
+	struct ep_exchange *x;
+	struct shared *sh;
+};
+
+/* One side of the comparison: a buffer and its arrays, on the device or on the host. */
+struct side {
+	struct ep_buf *b;
+	bool gpu;
+	int device;
+	void *stream;
+	uint16_t *x, *y, *out;
+	void *recv;
+	float *scales, *w;
+	int64_t *topk, *range;
+	int32_t *count, *src_info, *active, *incomplete;
+};
+
+#define FAIL(j, ...)                                                             \
+	snprintf((j)->sh->text[(j)->me], sizeof((j)->sh->text[0]), __VA_ARGS__), \
+		(j)->sh->differ[(j)->me]++
+
+static bool bad(const struct job *j)
+{
+	return j->sh->differ[j->me] != 0;
+}
+
+static void *take(struct side *s, uint64_t bytes)
+{
+	void *p = NULL;
+	struct why why = { 0 };
+	bytes = bytes ? bytes : 16;
+	if (!s->gpu)
+		return calloc(1, bytes);
+	if (gpu_alloc(s->device, bytes, &p, &why) != ERR_NONE) {
+		fprintf(stderr, "%s\n", why.text);
+		exit(3);
+	}
+	return p;
+}
+
+static uint32_t locals_of(const struct job *j, uint32_t *locals)
+{
+	uint32_t n = 0;
+	for (uint32_t e = 0; e < j->c.n_experts; e++)
+		if (j->owner[e] == j->me)
+			locals[n++] = e;
+	return n;
+}
+
+static bool side_open(struct job *j, struct side *s, bool gpu, uint32_t n_local)
+{
+	const struct naive *c = &j->c;
+	struct why why = { 0 };
+	*s = (struct side){ .gpu = gpu, .device = gpu ? (int)(j->me % j->n_gpus) : 0 };
+	struct ep_opts o = { .exchange = j->x,
+			     .max_tokens = c->max_tokens,
+			     .hidden = c->hidden,
+			     .n_experts = c->n_experts,
+			     .expert_owner = j->owner,
+			     .transport = gpu ? "ipc" : "host",
+			     .device = s->device };
+	enum err e = ep_open(&o, &s->b, &why);
+	if (e == ERR_NONE && gpu)
+		e = gpu_stream_new(s->device, &s->stream, &why);
+	if (e != ERR_NONE) {
+		FAIL(j, "open %s: %s: %s", o.transport, err_name(e), why.text);
+		return false;
+	}
+	uint64_t rows = (uint64_t)(n_local ? n_local : 1) * c->n_ranks * c->max_tokens,
+		 n = c->max_tokens;
+	s->x = take(s, n * c->hidden * 2);
+	s->topk = take(s, n * c->top_k * 8);
+	s->w = take(s, n * c->top_k * 4);
+	s->recv = take(s, rows * c->hidden * (c->fp8 ? 1 : 2));
+	s->scales = take(s, rows * (c->hidden / 128) * 4);
+	s->count = take(s, n_local * 4);
+	s->src_info = take(s, rows * 4);
+	s->range = take(s, (uint64_t)n_local * c->n_ranks * 8);
+	s->y = take(s, j->zero_copy ? 0 : rows * c->hidden * 2);
+	s->out = take(s, n * c->hidden * 2);
+	s->active = take(s, 64 * 4);
+	s->incomplete = take(s, n * 4);
+	int32_t ones[64];
+	for (int i = 0; i < 64; i++)
+		ones[i] = 1;
+	if (gpu)
+		(void)!gpu_copy(s->active, ones, sizeof(ones), s->stream, NULL),
+			(void)!gpu_sync(s->stream, NULL);
+	else
+		memcpy(s->active, ones, sizeof(ones));
+	return true;
+}
+
+static void side_close(struct side *s)
+{
+	void *all[] = { s->x,	     s->topk,  s->w, s->recv, s->scales, s->count,
+			s->src_info, s->range, s->y, s->out,  s->active, s->incomplete };
+	ep_close(s->b);
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (s->gpu)
+			gpu_free(s->device, all[i]);
+		else
+			free(all[i]);
+	gpu_stream_free(s->stream);
+}
+
+static struct ep_dispatch_args dispatch_args(const struct job *j, const struct side *s)
+{
+	return (struct ep_dispatch_args){ .x = s->x,
+					  .topk = s->topk,
+					  .n_tokens = j->c.n_tokens[j->me],
+					  .top_k = j->c.top_k,
+					  .n_experts = j->c.n_experts,
+					  .flags = (j->c.fp8 ? EP_FP8 : 0) |
+						   (j->hook ? EP_HOOK : 0) |
+						   (j->async ? EP_ASYNC : 0),
+					  .timeout_us = 60000000,
+					  .stream = s->stream,
+					  .active = s->active,
+					  .recv_x = s->recv,
+					  .recv_scales = s->scales,
+					  .recv_count = s->count,
+					  .src_info = s->src_info,
+					  .range = s->range };
+}
+
+static struct ep_combine_args combine_args(const struct job *j, const struct side *s,
+					   const void *y)
+{
+	return (struct ep_combine_args){ .y = y,
+					 .weights = s->w,
+					 .flags = (j->zero_copy ? EP_ZERO_COPY : 0) |
+						  (j->async ? EP_ASYNC : 0),
+					 .timeout_us = 60000000,
+					 .stream = s->stream,
+					 .active = s->active,
+					 .out = s->out,
+					 .incomplete = s->incomplete };
+}
+
+/* The GPU side's step with the naive expert; the host side's with the GPU's y brought over. */
+static void gpu_step(struct job *j, struct side *s, const uint32_t *dev_locals,
+		     uint32_t n_local, struct ep_handle **h, uint16_t **y)
+{
+	struct why why = { 0 };
+	struct ep_dispatch_args d = dispatch_args(j, s);
+	enum err e = ep_dispatch(s->b, &d, h, &why);
+	if (e == ERR_NONE && j->hook)
+		e = ep_hook(*h, &why);
+	if (e != ERR_NONE) {
+		FAIL(j, "dispatch: %s: %s", err_name(e), why.text);
+		return;
+	}
+	*y = j->zero_copy ? ep_y_buffer(*h) : s->y;
+	if (naive_expert(&j->c, dev_locals, n_local, s->recv, s->scales, s->count, *y,
+			 s->stream))
+		FAIL(j, "expert kernel");
+	struct ep_combine_args a = combine_args(j, s, *y);
+	e = ep_combine(s->b, *h, &a, &why);
+	if (e != ERR_NONE)
+		FAIL(j, "combine: %s: %s", err_name(e), why.text);
+}
+
+static void fetch(struct job *j, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	struct why why = { 0 };
+	if (bytes && gpu_copy(dst, src, bytes, stream, &why) != ERR_NONE)
+		FAIL(j, "%s", why.text);
+}
+
+static void expert_cpu(const struct naive *c, uint32_t e, const void *recv, const float *scales,
+		       uint64_t row, uint16_t *y)
+{
+	for (uint32_t i = 0; i < c->hidden; i++) {
+		float v = c->fp8 ? num_from_e4m3(((const uint8_t *)recv)[row * c->hidden + i]) *
+					   scales[row * (c->hidden / 128) + i / 128]
+				 : num_from_bf16(((const uint16_t *)recv)[row * c->hidden + i]);
+		float a = v * (1.0f + (float)(e % 7) * 0.25f);
+		y[row * c->hidden + i] = num_to_bf16(a + (float)(i % 5) * 0.01f);
+	}
+}
+
+/* The same step on the host transport, then every output bit against the GPU's. */
+static void replay(struct job *j, struct side *g, struct side *s, const uint32_t *locals,
+		   uint32_t n_local)
+{
+	const struct naive *c = &j->c;
+	struct why why = { 0 };
+	struct ep_handle *h = NULL;
+	uint64_t n = c->n_tokens[j->me], cap = (uint64_t)c->n_ranks * c->max_tokens,
+		 el = c->fp8 ? 1 : 2;
+	fetch(j, s->x, g->x, n * c->hidden * 2, g->stream);
+	fetch(j, s->topk, g->topk, n * c->top_k * 8, g->stream);
+	fetch(j, s->w, g->w, n * c->top_k * 4, g->stream);
+	(void)!gpu_sync(g->stream, NULL);
+	struct ep_dispatch_args d = dispatch_args(j, s);
+	enum err e = ep_dispatch(s->b, &d, &h, &why);
+	if (e == ERR_NONE && j->hook)
+		e = ep_hook(h, &why);
+	if (e != ERR_NONE) {
+		FAIL(j, "host dispatch: %s: %s", err_name(e), why.text);
+		return;
+	}
+	uint16_t *y = j->zero_copy ? ep_y_buffer(h) : s->y;
+	for (uint32_t l = 0; l < n_local; l++)
+		for (int32_t r = 0; r < s->count[l]; r++)
+			expert_cpu(c, locals[l], s->recv, s->scales, l * cap + (uint64_t)r, y);
+	struct ep_combine_args a = combine_args(j, s, y);
+	e = ep_combine(s->b, h, &a, &why);
+	if (e != ERR_NONE)
+		FAIL(j, "host combine: %s: %s", err_name(e), why.text);
+
+	uint64_t big = cap * c->hidden * 2 + n * c->hidden * 2 + 65536 +
+		       (uint64_t)n_local * c->n_ranks * 8;
+	uint8_t *t = malloc(big);
+#define SAME(what, dev, host, bytes)                                         \
+	do {                                                                 \
+		fetch(j, t, dev, bytes, g->stream);                          \
+		(void)!gpu_sync(g->stream, NULL);                            \
+		if (memcmp(t, host, bytes) != 0)                             \
+			FAIL(j, "%s differs from the host transport", what); \
+	} while (0)
+	SAME("recv_count", g->count, s->count, (uint64_t)n_local * 4);
+	SAME("layout_range", g->range, s->range, (uint64_t)n_local * c->n_ranks * 8);
+	SAME("out", g->out, s->out, n * c->hidden * 2);
+	SAME("incomplete", g->incomplete, s->incomplete, n * 4);
+	for (uint32_t l = 0; l < n_local && !bad(j); l++) {
+		uint64_t rows = (uint64_t)s->count[l];
+		SAME("recv_x", (uint8_t *)g->recv + l * cap * c->hidden * el,
+		     (uint8_t *)s->recv + l * cap * c->hidden * el, rows * c->hidden * el);
+		SAME("src_info", g->src_info + l * cap, s->src_info + l * cap, rows * 4);
+		if (c->fp8)
+			SAME("scales", g->scales + l * cap * (c->hidden / 128),
+			     s->scales + l * cap * (c->hidden / 128),
+			     rows * (c->hidden / 128) * 4);
+	}
+	free(t);
+}
+
+static void next_step(struct job *j, uint64_t base, uint32_t step)
+{
+	j->c.seed = base + step;
+	for (uint32_t r = 0; r < j->c.n_ranks; r++) {
+		uint64_t h = (j->c.seed * 0x9E3779B97F4A7C15ull + r * 77777ull) ^ 0x5bd1e995;
+		h ^= h >> 29;
+		h *= 0xBF58476D1CE4E5B9ull;
+		h ^= h >> 32;
+		/* mostly full, sometimes fewer, sometimes none (every subset of ranks, in time) */
+		j->c.n_tokens[r] = h % 8 < 5	? j->c.max_tokens
+				   : h % 8 == 7 ? 0
+						: (uint32_t)((h >> 8) % (j->c.max_tokens + 1));
+	}
+	j->c.skew = step % 16 == 15;
+}
+
+static void run_rank(struct job *j)
+{
+	static __thread uint32_t locals[4096];
+	uint32_t n_local = locals_of(j, locals);
+	struct side g = { 0 }, s = { 0 };
+	bool twin = j->replay_every > 0;
+	if (!side_open(j, &g, true, n_local) || (twin && !side_open(j, &s, false, n_local)))
+		return;
+	uint32_t *dev_locals = take(&g, sizeof(locals)),
+		 *dev_owner = take(&g, sizeof(j->owner)), *dev_bad = take(&g, 4);
+	fetch(j, dev_locals, locals, sizeof(locals), g.stream);
+	fetch(j, dev_owner, j->owner, sizeof(j->owner), g.stream);
+	uint64_t base = j->c.seed;
+	for (uint32_t i = 0; i < j->steps && !bad(j); i++) {
+		struct ep_handle *h = NULL;
+		uint16_t *y = NULL;
+		uint32_t n_bad = 0;
+		next_step(j, base, i);
+		if (naive_make(&j->c, j->me, g.x, g.topk, g.w, g.stream))
+			FAIL(j, "make kernel");
+		gpu_step(j, &g, dev_locals, n_local, &h, &y);
+		if (bad(j))
+			break;
+		if (naive_check_recv(&j->c, dev_locals, n_local, g.recv, g.scales, g.count,
+				     g.src_info, g.range, dev_bad, g.stream) ||
+		    naive_check_out(&j->c, j->me, dev_owner, g.out, g.incomplete, dev_bad,
+				    g.stream))
+			FAIL(j, "check kernels");
+		if (i % 16 == 15 || i + 1 == j->steps) {
+			fetch(j, &n_bad, dev_bad, 4, g.stream);
+			(void)!gpu_sync(g.stream, NULL);
+			if (n_bad)
+				FAIL(j, "%u differences by step %u (seed %llu)", n_bad, i,
+				     (unsigned long long)j->c.seed);
+		}
+		if (twin && i % j->replay_every == 0 && !bad(j))
+			replay(j, &g, &s, locals, n_local);
+		j->sh->steps[j->me]++;
+	}
+	struct why why = { 0 };
+	if (gpu_sync(g.stream, &why) != ERR_NONE)
+		FAIL(j, "%s", why.text);
+	gpu_free(g.device, dev_locals), gpu_free(g.device, dev_owner),
+		gpu_free(g.device, dev_bad);
+	side_close(&g);
+	if (twin)
+		side_close(&s);
+}
+
+static void *thread_main(void *arg)
+{
+	run_rank(arg);
+	return NULL;
+}
+
+/* Runs a job on all its ranks; prints the first failure. */
+static bool run_all(const struct job *proto, bool procs)
+{
+	struct shared *sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint32_t n = proto->c.n_ranks;
+	static struct job jobs[64];
+	struct ep_exchange *xs[64];
+	pthread_t th[64];
+	pid_t pids[64];
+	char path[64];
+	snprintf(path, sizeof(path), "/tmp/ep_gpu.%d", (int)getpid());
+	if (!procs && exchange_local(n, xs) != ERR_NONE)
+		return false;
+	for (uint32_t r = 0; r < n; r++) {
+		jobs[r] = *proto;
+		jobs[r].me = r;
+		jobs[r].sh = sh;
+		if (!procs) {
+			jobs[r].x = xs[r];
+			pthread_create(&th[r], NULL, thread_main, &jobs[r]);
+			continue;
+		}
+		pids[r] = fork();
+		if (pids[r] == 0) {
+			struct why why = { 0 };
+			if (exchange_socket(path, r, n, 60000000, &jobs[r].x, &why) != ERR_NONE)
+				FAIL(&jobs[r], "%s", why.text);
+			else
+				run_rank(&jobs[r]), jobs[r].x->close(jobs[r].x);
+			_exit(0);
+		}
+	}
+	uint64_t differ = 0;
+	const char *text = "";
+	for (uint32_t r = 0; r < n; r++) {
+		int st = 0;
+		if (procs && (waitpid(pids[r], &st, 0) < 0 || st != 0))
+			FAIL(&jobs[r], "process ended with status %d", st);
+		if (!procs)
+			pthread_join(th[r], NULL), xs[r]->close(xs[r]);
+		if (sh->differ[r] && !differ)
+			text = sh->text[r];
+		differ += sh->differ[r];
+	}
+	bool ok = differ == 0;
+	if (!ok)
+		printf("  ranks %u experts %u top_k %u hidden %u tokens %u fp8 %u zc %d hook %d seed %llu: %s\n",
+		       n, proto->c.n_experts, proto->c.top_k, proto->c.hidden,
+		       proto->c.max_tokens, proto->c.fp8, proto->zero_copy, proto->hook,
+		       (unsigned long long)proto->c.seed, text);
+	munmap(sh, sizeof(*sh));
+	return ok;
+}
+
+static uint64_t rnd(uint64_t *s)
+{
+	*s ^= *s << 13;
+	*s ^= *s >> 7;
+	*s ^= *s << 17;
+	return *s * 0x2545F4914F6CDD1Dull >> 11;
+}
+
+static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus)
+{
+	uint64_t s = seed * 0x9E3779B97F4A7C15ull + 1;
+	*j = (struct job){ .n_gpus = n_gpus, .replay_every = 1 };
+	struct naive *c = &j->c;
+	c->seed = seed * 1000;
+	c->n_ranks = 1 + (uint32_t)(rnd(&s) % (rnd(&s) % 4 ? 8 : 16));
+	c->n_experts = 1 + (uint32_t)(rnd(&s) % (rnd(&s) % 4 ? 64 : 512));
+	c->top_k = 1 + (uint32_t)(rnd(&s) % MIN_OF(32u, c->n_experts));
+	c->hidden = 128 * (1 + (uint32_t)(rnd(&s) % (rnd(&s) % 8 ? 8 : 64)));
+	c->max_tokens = 1 + (uint32_t)(rnd(&s) % (c->n_experts * c->hidden > 65536 ? 9 : 80));
+	c->fp8 = rnd(&s) & 1;
+	j->zero_copy = rnd(&s) & 1;
+	j->hook = rnd(&s) & 1;
+	j->async = rnd(&s) & 1;
+	j->steps = 1 + (uint32_t)(rnd(&s) % 4);
+	bool even = c->n_experts % c->n_ranks == 0 && (rnd(&s) & 1);
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		j->owner[e] = even ? e / (c->n_experts / c->n_ranks)
+				   : (uint32_t)(rnd(&s) % c->n_ranks);
+}
+
+int main(int argc, char **argv)
+{
+	bool procs = false;
+	uint32_t n_gpus = 1;
+	char *a[16] = { 0 };
+	int n = 0;
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--procs") == 0)
+			procs = true;
+		else if (strcmp(argv[i], "--gpus") == 0 && i + 1 < argc)
+			n_gpus = (uint32_t)atoi(argv[++i]);
+		else if (n < 15)
+			a[n++] = argv[i];
+	if (!a[0])
+		return 2;
+	uint64_t bad_n = 0;
+	if (strcmp(a[0], "compare") == 0) {
+		uint64_t configs = strtoull(a[1] ? a[1] : "100", NULL, 10),
+			 seed = strtoull(a[2] ? a[2] : "1", NULL, 10);
+		static struct job j;
+		for (uint64_t i = 0; i < configs && bad_n < 5; i++) {
+			random_job(&j, seed + i, n_gpus);
+			bad_n += !run_all(&j, procs);
+		}
+		printf("ep_gpu compare%s: %llu configurations from seed %llu, %llu differ from the host transport\n",
+		       procs ? " --procs" : "", (unsigned long long)configs,
+		       (unsigned long long)seed, (unsigned long long)bad_n);
+	} else if (strcmp(a[0], "soak") == 0 && n == 7) {
+		static struct job j;
+		j.steps = (uint32_t)atoi(a[1]);
+		j.n_gpus = n_gpus;
+		j.async = true;
+		j.c = (struct naive){ .seed = 12345,
+				      .n_ranks = (uint32_t)atoi(a[2]),
+				      .max_tokens = (uint32_t)atoi(a[3]),
+				      .hidden = (uint32_t)atoi(a[4]),
+				      .top_k = (uint32_t)atoi(a[5]),
+				      .n_experts = (uint32_t)atoi(a[6]) };
+		for (uint32_t e = 0; e < j.c.n_experts; e++)
+			j.owner[e] = e / (j.c.n_experts / j.c.n_ranks);
+		for (uint32_t k = 0; k < 4; k++) { /* a quarter of the steps each way */
+			static struct job one;
+			one = j;
+			one.steps = j.steps / 4;
+			one.c.seed += k * 1000000ull;
+			one.c.fp8 = k & 1;
+			one.zero_copy = k < 2;
+			one.hook = k == 2;
+			one.replay_every = 500;
+			bad_n += !run_all(&one, procs);
+		}
+		printf("ep_gpu soak%s: %u steps, %u ranks, %u tokens, hidden %u, top_k %u, %u experts: %s\n",
+		       procs ? " --procs" : "", j.steps, j.c.n_ranks, j.c.max_tokens,
+		       j.c.hidden, j.c.top_k, j.c.n_experts,
+		       bad_n ? "DIFFERENCES" : "0 differences");
+	} else {
+		return 2;
+	}
+	return bad_n != 0;
+}
