@@ -72,7 +72,8 @@ static struct packet *packet_to(struct net_end *to, enum packet_kind kind, size_
 /* In order behind all that was sent in order; a FIN behind everything. */
 static void depart_in_order(struct net_end *to, struct packet *p)
 {
-	uint64_t at = MAX_OF(net_travel(p->link, p->n), to->last_ns + 1);
+	uint64_t at = net_travel(p->link, p->n);
+	at = MAX_OF(at, to->last_ns + 1);
 	if (p->kind == P_FIN)
 		at = MAX_OF(at, to->max_ns + 1);
 	to->last_ns = at;
