@@ -6,6 +6,7 @@
 
 static const struct engine *const engines[] = {
 	&engine_sp,
+	&engine_nng,
 	&engine_sim,
 };
 
