@@ -42,7 +42,10 @@ struct bench_row {
  */
 int bench_main(int argc, char **argv, const struct bench_row *rows, size_t n, void *arg);
 
-/* Runs op again and again for at least min_ms; nanoseconds a call. */
+/*
+ * Runs op again and again for at least min_ms; nanoseconds a call. Of this thread's processor time,
+ * so that a neighbour's time slice does not count: for work that neither waits nor has threads.
+ */
 double bench_loop_ns(void (*op)(void *arg), void *arg, uint32_t min_ms);
 
 /* Keeps the compiler from dropping work whose result nobody reads. */

@@ -51,21 +51,33 @@ WIRE_INLINE uint64_t wire_be64(const uint8_t *p)
 	return __builtin_bswap64(v);
 }
 
-/* The common cases are a small number and 0xcc..0xcf well before the end. */
+/* clang gathers comparisons of c before and after into one indirect jump: 31 ns an item, not 17. */
+#define WIRE_NO_SWITCH(c) __asm__("" : "+r"(c))
+
+/*
+ * A branch a width: a predicted branch costs nothing, while a width computed from the byte puts a
+ * load, a shift and an add on the way to the next field (27 ns an item against 14; the same in
+ * put_uint: 16 against 11; bench_wire, gcc 12, 2026-11-29).
+ */
 WIRE_INLINE const uint8_t *get_uint(const uint8_t *p, const uint8_t *end, uint64_t *out)
 {
 	if (WIRE_UNLIKELY(end - p < 9))
 		return wire_get_uint_slow(p, end, out);
 	uint8_t c = *p;
-	if (c < 0x80) {
-		*out = c;
-		return p + 1;
-	}
-	if (WIRE_UNLIKELY((uint8_t)(c - 0xcc) > 3))
-		return wire_get_uint_slow(p, end, out);
-	unsigned bytes = 1u << (c - 0xcc);
-	*out = wire_be64(p + 1) >> (64 - 8 * bytes);
-	return p + 1 + bytes;
+	uint64_t be = wire_be64(p + 1);
+	if (c < 0x80)
+		return *out = c, p + 1;
+	if (c == 0xce)
+		return *out = be >> 32, p + 5;
+	WIRE_NO_SWITCH(c);
+	if (c == 0xcd)
+		return *out = be >> 48, p + 3;
+	WIRE_NO_SWITCH(c);
+	if (c == 0xcf)
+		return *out = be, p + 9;
+	if (c == 0xcc)
+		return *out = be >> 56, p + 2;
+	return wire_get_uint_slow(p, end, out);
 }
 
 #define WIRE_GET_UNSIGNED(fn, type, top)                                               \
@@ -204,26 +216,25 @@ WIRE_INLINE uint8_t *wire_room(struct buf *b, size_t need)
 	return b->p + b->n;
 }
 
-WIRE_INLINE uint8_t *put_uint(uint8_t *p, uint64_t v)
-{
-	if (v < 0x80) {
-		*p = (uint8_t)v;
-		return p + 1;
-	}
-	unsigned lg = (v > UINT8_MAX) + (v > UINT16_MAX) + (v > UINT32_MAX);
-	unsigned bytes = 1u << lg;
-	*p = (uint8_t)(0xcc + lg);
-	uint64_t be = __builtin_bswap64(v << (64 - 8 * bytes));
-	memcpy(p + 1, &be, 8);
-	return p + 1 + bytes;
-}
-
 WIRE_INLINE uint8_t *wire_put_be(uint8_t *p, uint8_t head, uint64_t v, unsigned bytes)
 {
 	*p = head;
 	uint64_t be = __builtin_bswap64(v << (64 - 8 * bytes));
 	memcpy(p + 1, &be, bytes);
 	return p + 1 + bytes;
+}
+
+WIRE_INLINE uint8_t *put_uint(uint8_t *p, uint64_t v)
+{
+	if (v < 0x80)
+		return *p = (uint8_t)v, p + 1;
+	if (v <= UINT8_MAX)
+		return wire_put_be(p, 0xcc, v, 1);
+	if (v <= UINT16_MAX)
+		return wire_put_be(p, 0xcd, v, 2);
+	if (v <= UINT32_MAX)
+		return wire_put_be(p, 0xce, v, 4);
+	return wire_put_be(p, 0xcf, v, 8);
 }
 
 WIRE_INLINE uint8_t *wire_put_str_len(uint8_t *p, size_t n)

@@ -59,12 +59,13 @@ struct dec {
 	enum err err;
 };
 
-#define DEC_INIT(in, arena_ptr, why_ptr)                         \
-	((struct dec){ .p = (in).p,                              \
-		       .end = (in).n ? (in).p + (in).n : (in).p, \
-		       .start = (in).p,                          \
-		       .arena = (arena_ptr),                     \
-		       .why = (why_ptr) })
+/* A reader of `in`, which is borrowed as long as what is decoded from it. */
+static inline struct dec dec_init(struct bytes in, struct arena *arena, struct why *why)
+{
+	const uint8_t *end = in.n ? in.p + in.n : in.p;
+	return (struct dec){ .p = in.p, .end = end, .start = in.p, .arena = arena, .why = why };
+}
+#define DEC_INIT(in, arena, why) dec_init(in, arena, why)
 
 /*
  * Errors of every dec_NAME(); on one of them out is undefined:
