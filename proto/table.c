@@ -32,10 +32,16 @@ const char *wire_kind_name(enum wire_kind k)
 
 static void json_hex(struct buf *out, const uint8_t *p, size_t n)
 {
-	buf_put(out, "\"", 1);
-	for (size_t i = 0; i < n; i++)
-		buf_printf(out, "%02x", p[i]);
-	buf_put(out, "\"", 1);
+	static const char digits[] = "0123456789abcdef";
+	uint8_t *to = buf_room(out, 2 * n + 2);
+	if (!to)
+		return;
+	to[0] = to[2 * n + 1] = '"';
+	for (size_t i = 0; i < n; i++) {
+		to[1 + 2 * i] = (uint8_t)digits[p[i] >> 4];
+		to[2 + 2 * i] = (uint8_t)digits[p[i] & 15];
+	}
+	buf_advance(out, 2 * n + 2);
 }
 
 /* Bytes that are no printable ASCII go as \u00XX: the output is valid JSON whatever they are. */
