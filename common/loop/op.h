@@ -25,8 +25,8 @@
  * Deadline and cancel: the op is failed (ERR_TIMED_OUT, ERR_CANCELLED). If it waits, the step's
  * `stop` is called once: it cancels the outstanding work, whose end resumes the op as ever. A
  * waiting step without a stop is resumed at once: it must have nothing outstanding that could
- * resume it later. An op that does not wait sees op->err in its next step. Later steps of a
- * stopped op (a reply, an undo) may wait again; they are not stopped a second time.
+ * resume it later. A step that must not be disturbed (an undo) has op_stop_none. An op that does
+ * not wait sees op->err in its next step. An op is stopped at most once.
  *
  * I1: the first error wins (op_fail).
  * I2: done runs exactly once, after OP_DONE, never inside op_start unless done_inline.
@@ -42,7 +42,7 @@
 
 enum { OP_DONE = -1, OP_WAIT = -2 };
 #define OP_STATES_MAX 63
-#define TO(state)     ((state) == OP_DONE ? OP_TO_DONE : 1ull << ((state)&63))
+#define TO(state)     (1ull << ((state)&63)) /* OP_DONE, -1, is the top bit */
 #define OP_TO_DONE    (1ull << 63)
 #define OP_TRACE_N    16
 
@@ -70,7 +70,7 @@ struct op_set {
 };
 
 struct op_move {
-	uint64_t at_ns;
+	uint32_t at_us; /* since op_start */
 	int8_t state;
 };
 
@@ -88,9 +88,13 @@ struct op {
 	enum err err; /* the first one */
 	struct why why;
 	bool cancelled, timed_out;
+	/* for steps to set: the peer that this step waits for, in the deadline's text (T7); borrowed,
+	 * forgotten at the next move */
+	const char *waits_for;
 	/* private */
-	bool running, waiting, stopped;
+	bool running, waiting, stopped, stop_due, starting;
 	uint32_t visits, moves;
+	uint64_t start_ns;
 	struct timer timer;
 	struct post post;
 	struct list node;
@@ -101,7 +105,7 @@ struct op {
 #define OP_TABLE(var, text, rows)                                                \
 	static const struct op_table var = { text, rows, (int)ARRAY_LEN(rows) }; \
 	static const struct op_table *const var##_ptr                            \
-		__attribute__((used, section("op_tables"))) = &var
+		__attribute__((used, section("op_table_ptrs"))) = &var
 
 void op_set_init(struct op_set *s, uint32_t limit);
 /* op_cancel on each; returns how many were alive. */
@@ -122,6 +126,8 @@ enum err op_fail(struct op *op, enum err e, const char *fmt, ...) PRINTF_LIKE(3,
 enum err op_fail_why(struct op *op, enum err e, const struct why *w);
 /* Fails the op with ERR_CANCELLED and stops its wait. Safe in any state before done. */
 void op_cancel(struct op *op);
+/* As a step's stop: the wait goes on to its own end. */
+void op_stop_none(struct op *op);
 /* "lookup@0us read@12us ..." of the last moves, for a log line. */
 void op_trace_print(const struct op *op, struct buf *out);
 
