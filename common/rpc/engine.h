@@ -12,6 +12,7 @@
  *     done, unless it was cancelled.
  * I2: no callback runs inside the call that caused it: done, down, opened, closed come later.
  *     (request may run inside the engine's own read, and reply may be called inside request.)
+ *     The core may call send, cancel, reply, conn_close and hangup inside any callback.
  * I3: what a peer can make an engine hold is bounded by struct eng_limits (B1, B5).
  * I4: an engine sends what it is given once, never again by itself: a second copy of a message
  *     would be a replay to the peer (rpc.h I4). nng: REQ resend time infinite.

@@ -170,7 +170,8 @@ struct rpc_call {
 	struct post post;
 	struct eng_xchg xchg;
 	uint64_t id;
-	uint32_t tries;
+	uint64_t sent_ns, n_answers; /* when it was sent, and what had been answered by then */
+	uint32_t session, tries;
 	int state;
 };
 

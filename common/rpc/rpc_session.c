@@ -9,6 +9,11 @@
 
 /* ---- the table ---- */
 
+static void fill_random(void *ctx, void *p, size_t n)
+{
+	loop_random(ctx, p, n);
+}
+
 enum err sessions_init(struct rpc_server *s)
 {
 	uint32_t n = s->o.limits.sessions_max;
@@ -35,6 +40,8 @@ enum err sessions_init(struct rpc_server *s)
 		.v_min = s->o.v_min,
 		.v_max = s->o.v_max,
 		.handshake_ms = s->o.limits.handshake_ms,
+		.limits = { s->o.limits.message_bytes_max, s->o.limits.inflight_peer_max },
+		.random = { fill_random, s->loop },
 	};
 	return hello_server_new(&o, &s->hello);
 }
