@@ -310,10 +310,18 @@ static uint32_t keep_ppm(struct sim_disk *d)
 	return kinds[sim_rng_below(&d->rng, ARRAY_LEN(kinds))];
 }
 
-static void garble(struct sim_disk *d, struct image *m, size_t from, size_t to)
+/* A sector that was allocated and never written shows another file's old bytes. */
+static void show_garbage(struct sim_disk *d, struct inode *i, size_t synced, size_t size)
 {
-	for (size_t at = from; at < to; at++)
-		m->p[at] = (uint8_t)sim_rng_next(&d->rng);
+	size_t first = (synced + SIM_SECTOR - 1) / SIM_SECTOR, last = (size - 1) / SIM_SECTOR;
+	if (first > last)
+		return;
+	size_t from = sim_rng_between(&d->rng, first, last) * SIM_SECTOR;
+	size_t to = MIN_OF(from + SIM_SECTOR, size);
+	bool kept = to <= i->cache.cap &&
+		    memcmp(i->disk.p + from, i->cache.p + from, to - from) == 0;
+	for (size_t at = from; at < to && !kept; at++)
+		i->disk.p[at] = (uint8_t)sim_rng_next(&d->rng);
 }
 
 static void cut_data(struct sim_disk *d, struct inode *i)
@@ -331,15 +339,8 @@ static void cut_data(struct sim_disk *d, struct inode *i)
 	image_room(&i->disk, size);
 	if (i->disk.p)
 		memset(i->disk.p + size, 0, i->disk.cap - size);
-	if (keep != 1000000 && size > synced && sim_rng_chance(&d->rng, 300000)) {
-		/* allocated, never written: another file's old bytes */
-		size_t s = synced / SIM_SECTOR + sim_rng_below(&d->rng, size / SIM_SECTOR + 1);
-		bool lost = s >= n_sectors(i) || !i->dirty[s] ||
-			    memcmp(i->disk.p + s * SIM_SECTOR, i->cache.p + s * SIM_SECTOR,
-				   SIM_SECTOR) != 0;
-		if (lost && s * SIM_SECTOR >= synced && s * SIM_SECTOR < size)
-			garble(d, &i->disk, s * SIM_SECTOR, MIN_OF((s + 1) * SIM_SECTOR, size));
-	}
+	if (size > synced && sim_rng_chance(&d->rng, 300000))
+		show_garbage(d, i, synced, size);
 	i->disk.size = size;
 }
 
@@ -647,6 +648,7 @@ int sim_fsync(struct sim_file *f)
 	if (i->dir) {
 		while (r == 0 && i->n_journal > 0)
 			commit_first(i);
+		collect(f->disk);
 		return r;
 	}
 	if (r)
