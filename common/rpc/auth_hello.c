@@ -51,16 +51,16 @@ enum err hello_server_proof(const uint8_t key[AUTH_KEY_BYTES], const struct tran
 	return labelled(key, "pomelo/v1/hello/server", t, welcome, out);
 }
 
-static enum err direction_key(const uint8_t master[SHA256_BYTES], const char *label,
+static enum err direction_key(const uint8_t master[SHA256_BYTES], bool to_server,
 			      uint32_t session, uint8_t out[16])
 {
-	uint8_t info[32];
-	size_t n = strlen(label);
-	assert(n + 4 <= sizeof(info));
-	memcpy(info, label, n);
-	be32(info + n, session);
-	return hkdf_sha256(BYTES(NULL, 0), BYTES(master, SHA256_BYTES), BYTES(info, n + 4), out,
-			   16);
+	char info[] = "pomelo/v1/session/c2s....";
+	uint8_t *number = (uint8_t *)info + sizeof(info) - 1 - 4;
+	if (!to_server)
+		memcpy(number - 3, "s2c", 3);
+	be32(number, session);
+	return hkdf_sha256(BYTES(NULL, 0), BYTES(master, SHA256_BYTES),
+			   BYTES(info, sizeof(info) - 1), out, 16);
 }
 
 enum err hello_session(const uint8_t key[AUTH_KEY_BYTES], const struct transcript *t,
@@ -69,9 +69,9 @@ enum err hello_session(const uint8_t key[AUTH_KEY_BYTES], const struct transcrip
 	uint8_t master[SHA256_BYTES], c2s[16], s2c[16];
 	enum err e = labelled(key, "pomelo/v1/hello/session", t, BYTES(NULL, 0), master);
 	if (e == ERR_NONE)
-		e = direction_key(master, "pomelo/v1/session/c2s", session, c2s);
+		e = direction_key(master, true, session, c2s);
 	if (e == ERR_NONE)
-		e = direction_key(master, "pomelo/v1/session/s2c", session, s2c);
+		e = direction_key(master, false, session, s2c);
 	if (e == ERR_NONE)
 		e = auth_session_init(out, session, is_server ? s2c : c2s,
 				      is_server ? c2s : s2c);
