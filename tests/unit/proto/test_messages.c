@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/messages.h"
-#include "support/leak.h"
+#include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

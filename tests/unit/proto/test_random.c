@@ -6,7 +6,7 @@
 #include "kinds.h"
 #include "oracle.h"
 #include "proto/messages.h"
-#include "support/leak.h"
+#include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
 

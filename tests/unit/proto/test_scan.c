@@ -3,7 +3,7 @@
  * wire_scan: what stands between foreign bytes and msgpack-c.
  */
 #include "fill.h"
-#include "support/leak.h"
+#include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
 #include <msgpack.h>

@@ -4,7 +4,7 @@
  */
 #include "fill.h"
 #include "kinds.h"
-#include "support/leak.h"
+#include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
