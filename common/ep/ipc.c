@@ -95,6 +95,13 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 		e = gpu_host_alloc(p->device, sizeof(*p->g.status), (void **)&p->g.status, why);
 	if (e != ERR_NONE)
 		return e;
+	e = ep_load_dispatch();
+	if (e == ERR_NONE)
+		e = ep_load_combine();
+	if (e != ERR_NONE)
+		return why_set(why, e,
+			       "ep: no kernels for %s (compute capability %d.%d) in this build",
+			       info.name, info.cc_major, info.cc_minor);
 	p->g.owner = p->maps;
 	p->g.local = (uint16_t *)p->maps + EP_EXPERTS_MAX;
 	p->g.n_sms = info.n_sms;

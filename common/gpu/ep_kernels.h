@@ -52,6 +52,13 @@ struct ep_gpu {
 	const uint16_t *owner, *local; /* [n_experts], device */
 };
 
+/*
+ * Loads every kernel now. CUDA loads lazily at the first launch, and that load waits for the device:
+ * with another rank's kernel waiting on the same device for us it would never end.
+ */
+enum err ep_load_dispatch(void);
+enum err ep_load_combine(void);
+
 /* Experts that one route block can count in shared memory of shared_bytes; more are refused. */
 enum err ep_launch_route(const struct ep_gpu *g, uint32_t slot, const int64_t *topk, uint32_t n_tokens,
 			 uint32_t top_k, int fp8, int32_t *active, uint64_t timeout_ns,

@@ -274,6 +274,18 @@ static void replay(struct job *j, struct side *g, struct side *s, const uint32_t
 	free(t);
 }
 
+/*
+ * All ranks are here. In one process no rank may allocate or free device memory while another's
+ * kernel waits for it: CUDA makes both wait for the device.
+ */
+static void everybody(struct job *j)
+{
+	uint8_t one = 1, all[64];
+	struct why why = { 0 };
+	if (j->x->all_gather(j->x, 99, &one, 1, all, 120000000, &why) != ERR_NONE)
+		FAIL(j, "%s", why.text);
+}
+
 static void next_step(struct job *j, uint64_t base, uint32_t step)
 {
 	j->c.seed = base + step;
@@ -303,6 +315,10 @@ static void run_rank(struct job *j)
 	fetch(j, dev_locals, locals, sizeof(locals), g.stream);
 	fetch(j, dev_owner, j->owner, sizeof(j->owner), g.stream);
 	uint64_t base = j->c.seed;
+	if (naive_load())
+		FAIL(j, "loading the naive kernels");
+	(void)!gpu_sync(g.stream, NULL);
+	everybody(j);
 	for (uint32_t i = 0; i < j->steps && !bad(j); i++) {
 		struct ep_handle *h = NULL;
 		uint16_t *y = NULL;
@@ -332,6 +348,7 @@ static void run_rank(struct job *j)
 	struct why why = { 0 };
 	if (gpu_sync(g.stream, &why) != ERR_NONE)
 		FAIL(j, "%s", why.text);
+	everybody(j);
 	gpu_free(g.device, dev_locals), gpu_free(g.device, dev_owner),
 		gpu_free(g.device, dev_bad);
 	side_close(&g);
@@ -408,13 +425,15 @@ static uint64_t rnd(uint64_t *s)
 	return *s * 0x2545F4914F6CDD1Dull >> 11;
 }
 
-static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus)
+static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t max_ranks)
 {
 	uint64_t s = seed * 0x9E3779B97F4A7C15ull + 1;
 	*j = (struct job){ .n_gpus = n_gpus, .replay_every = 1 };
 	struct naive *c = &j->c;
 	c->seed = seed * 1000;
 	c->n_ranks = 1 + (uint32_t)(rnd(&s) % (rnd(&s) % 4 ? 8 : 16));
+	if (max_ranks && c->n_ranks > max_ranks)
+		c->n_ranks = 1 + c->n_ranks % max_ranks;
 	c->n_experts = 1 + (uint32_t)(rnd(&s) % (rnd(&s) % 4 ? 64 : 512));
 	c->top_k = 1 + (uint32_t)(rnd(&s) % MIN_OF(32u, c->n_experts));
 	c->hidden = 128 * (1 + (uint32_t)(rnd(&s) % (rnd(&s) % 8 ? 8 : 64)));
@@ -433,7 +452,7 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus)
 int main(int argc, char **argv)
 {
 	bool procs = false;
-	uint32_t n_gpus = 1;
+	uint32_t n_gpus = 1, max_ranks = 0;
 	char *a[16] = { 0 };
 	int n = 0;
 	for (int i = 1; i < argc; i++)
@@ -441,6 +460,8 @@ int main(int argc, char **argv)
 			procs = true;
 		else if (strcmp(argv[i], "--gpus") == 0 && i + 1 < argc)
 			n_gpus = (uint32_t)atoi(argv[++i]);
+		else if (strcmp(argv[i], "--max-ranks") == 0 && i + 1 < argc)
+			max_ranks = (uint32_t)atoi(argv[++i]);
 		else if (n < 15)
 			a[n++] = argv[i];
 	if (!a[0])
@@ -451,7 +472,7 @@ int main(int argc, char **argv)
 			 seed = strtoull(a[2] ? a[2] : "1", NULL, 10);
 		static struct job j;
 		for (uint64_t i = 0; i < configs && bad_n < 5; i++) {
-			random_job(&j, seed + i, n_gpus);
+			random_job(&j, seed + i, n_gpus, max_ranks);
 			bad_n += !run_all(&j, procs);
 		}
 		printf("ep_gpu compare%s: %llu configurations from seed %llu, %llu differ from the host transport\n",

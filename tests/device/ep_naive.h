@@ -21,6 +21,8 @@ struct naive {
 	uint32_t dead_mask_lo, dead_mask_hi; /* ranks whose contributions are lost */
 };
 
+/* Loads all kernels (see ep_kernels.h). */
+int naive_load(void);
 /* x [n][hidden] bf16, topk [n][top_k], weights [n][top_k] of rank r. */
 int naive_make(const struct naive *c, uint32_t r, void *x, int64_t *topk, float *weights,
 	       void *stream);

@@ -117,3 +117,13 @@ static inline enum err launched()
 {
 	return cudaGetLastError() == cudaSuccess ? ERR_NONE : ERR_IO;
 }
+
+static inline enum err loaded(const void *const *kernels, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct cudaFuncAttributes a;
+		if (cudaFuncGetAttributes(&a, kernels[i]) != cudaSuccess)
+			return ERR_UNSUPPORTED;
+	}
+	return ERR_NONE;
+}

@@ -355,6 +355,16 @@ __global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, f
 
 /* ---- launchers ---- */
 
+extern "C" enum err ep_load_dispatch(void)
+{
+	static const void *const k[] = {
+		(const void *)route_kernel,	   (const void *)pack_kernel<true>,   (const void *)pack_kernel<false>,
+		(const void *)meet_dispatch_kernel, (const void *)signal_kernel,       (const void *)gather_kernel<true>,
+		(const void *)gather_kernel<false>,
+	};
+	return loaded(k, sizeof(k) / sizeof(k[0]));
+}
+
 extern "C" enum err ep_launch_route(const struct ep_gpu *g, uint32_t slot, const int64_t *topk, uint32_t n_tokens,
 				    uint32_t top_k, int fp8, int32_t *active, uint64_t timeout_ns,
 				    uint32_t shared_bytes, void *stream)
