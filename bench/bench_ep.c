@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Expert parallelism on GPUs: time of dispatch and combine beside copy bandwidth measured in the
+ * same run, interleaved, median of REPS with spread. Ranks are streams of one process, on one GPU
+ * or one GPU each (--gpus N). Bytes are what the kernels move by design (kernels' file comments);
+ * floor_bytes are those of spec/ep.md (dispatch: written once, read and written once more;
+ * combine: three times).
+ *
+ *   bench_ep [--gpus N] RANKS TOKENS HIDDEN TOPK EXPERTS
+ *
+ * One JSON object a line, values in us a step for all ranks together.
+ */
+#include "ep/ep.h"
+#include "ep_naive.h"
+#include "gpu/gpu.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define REPS	    7
+#define COPY_BYTES  (2ull << 30)
+#define GRAPH_STEPS 16
+
+enum { DISPATCH_FP8, DISPATCH_BF16, COMBINE, COMBINE_ZC, STEP_GRAPH, N_PHASES };
+static const char *const phase_names[] = { "ep.dispatch_fp8", "ep.dispatch_bf16", "ep.combine",
+					   "ep.combine_zero_copy", "ep.step_graph" };
+
+struct world {
+	struct naive c;
+	uint32_t owner[4096], n_gpus, iters;
+	pthread_barrier_t bar;
+	double us[N_PHASES][REPS], copy_gbps[REPS];
+	uint64_t pairs; /* distinct (token, owner rank) of all ranks */
+	uint64_t choices;
+};
+
+struct rank {
+	struct world *w;
+	struct ep_exchange *x;
+	uint32_t me;
+	int device;
+	void *stream, *graph;
+	struct ep_buf *b;
+	uint16_t *xb, *y, *out;
+	void *recv;
+	float *scales, *wt;
+	int64_t *topk, *range;
+	int32_t *count, *src_info, *active;
+};
+
+static double now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static void must(enum err e, const struct why *why)
+{
+	if (e == ERR_NONE)
+		return;
+	fprintf(stderr, "bench_ep: %s: %s\n", err_name(e), why->text);
+	exit(1);
+}
+
+static void *take(struct rank *r, uint64_t bytes)
+{
+	void *p = NULL;
+	struct why why = { 0 };
+	must(gpu_alloc(r->device, bytes ? bytes : 16, &p, &why), &why);
+	return p;
+}
+
+static void open_rank(struct rank *r)
+{
+	struct world *w = r->w;
+	struct naive *c = &w->c;
+	struct why why = { 0 };
+	r->device = (int)(r->me % w->n_gpus);
+	must(gpu_stream_new(r->device, &r->stream, &why), &why);
+	struct ep_opts o = { .exchange = r->x,
+			     .max_tokens = c->max_tokens,
+			     .hidden = c->hidden,
+			     .n_experts = c->n_experts,
+			     .expert_owner = w->owner,
+			     .transport = "ipc",
+			     .device = r->device };
+	must(ep_open(&o, &r->b, &why), &why);
+	uint32_t n_local = 0;
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		n_local += w->owner[e] == r->me;
+	uint64_t rows = (uint64_t)n_local * c->n_ranks * c->max_tokens, n = c->max_tokens;
+	r->xb = take(r, n * c->hidden * 2);
+	r->topk = take(r, n * c->top_k * 8);
+	r->wt = take(r, n * c->top_k * 4);
+	r->recv = take(r, rows * c->hidden * 2);
+	r->scales = take(r, rows * (c->hidden / 128) * 4);
+	r->count = take(r, n_local * 4);
+	r->src_info = take(r, rows * 4);
+	r->range = take(r, (uint64_t)n_local * c->n_ranks * 8);
+	r->y = take(r, rows * c->hidden * 2);
+	r->out = take(r, n * c->hidden * 2);
+	r->active = take(r, 64 * 4);
+	int32_t ones[64];
+	for (int i = 0; i < 64; i++)
+		ones[i] = 1;
+	must(gpu_copy(r->active, ones, sizeof(ones), r->stream, &why), &why);
+	if (naive_load() || naive_make(c, r->me, r->xb, r->topk, r->wt, r->stream))
+		exit(1);
+	must(gpu_sync(r->stream, &why), &why);
+}
+
+/* Distinct owners of this rank's tokens, for the byte count. */
+static void count_pairs(struct rank *r)
+{
+	struct naive *c = &r->w->c;
+	struct why why = { 0 };
+	uint64_t n = (uint64_t)c->max_tokens * c->top_k, pairs = 0, choices = 0;
+	int64_t *t = malloc(n * 8);
+	must(gpu_copy(t, r->topk, n * 8, r->stream, &why), &why);
+	must(gpu_sync(r->stream, &why), &why);
+	for (uint32_t i = 0; i < c->max_tokens; i++) {
+		uint64_t seen = 0;
+		for (uint32_t k = 0; k < c->top_k; k++)
+			if (t[i * c->top_k + k] >= 0) {
+				seen |= 1ull << r->w->owner[t[i * c->top_k + k]];
+				choices++;
+			}
+		pairs += (uint64_t)__builtin_popcountll(seen);
+	}
+	free(t);
+	__atomic_fetch_add(&r->w->pairs, pairs, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&r->w->choices, choices, __ATOMIC_RELAXED);
+}
+
+static struct ep_handle *dispatch(struct rank *r, bool fp8)
+{
+	struct naive *c = &r->w->c;
+	struct why why = { 0 };
+	struct ep_handle *h = NULL;
+	struct ep_dispatch_args a = { .x = r->xb,
+				      .topk = r->topk,
+				      .n_tokens = c->max_tokens,
+				      .top_k = c->top_k,
+				      .n_experts = c->n_experts,
+				      .flags = EP_ASYNC | (fp8 ? EP_FP8 : 0),
+				      .timeout_us = -1,
+				      .stream = r->stream,
+				      .active = r->active,
+				      .recv_x = r->recv,
+				      .recv_scales = r->scales,
+				      .recv_count = r->count,
+				      .src_info = r->src_info,
+				      .range = r->range };
+	must(ep_dispatch(r->b, &a, &h, &why), &why);
+	return h;
+}
+
+static void combine(struct rank *r, struct ep_handle *h, bool zero_copy)
+{
+	struct why why = { 0 };
+	struct ep_combine_args a = { .y = zero_copy ? ep_y_buffer(h) : r->y,
+				     .weights = r->wt,
+				     .flags = EP_ASYNC | (zero_copy ? EP_ZERO_COPY : 0),
+				     .timeout_us = -1,
+				     .stream = r->stream,
+				     .active = r->active,
+				     .out = r->out };
+	must(ep_combine(r->b, h, &a, &why), &why);
+}
+
+/* All ranks start together; the time until the last one's stream is empty. */
+static double timed(struct rank *r, struct ep_handle **h, int phase)
+{
+	struct why why = { 0 };
+	pthread_barrier_wait(&r->w->bar);
+	double from = now_us();
+	if (phase == DISPATCH_FP8 || phase == DISPATCH_BF16)
+		*h = dispatch(r, phase == DISPATCH_FP8);
+	else if (phase == COMBINE || phase == COMBINE_ZC)
+		combine(r, *h, phase == COMBINE_ZC);
+	else
+		must(gpu_graph_launch(r->graph, r->stream, &why), &why);
+	must(gpu_sync(r->stream, &why), &why);
+	pthread_barrier_wait(&r->w->bar);
+	return now_us() - from;
+}
+
+static void copy_rep(struct rank *r, int rep, void *a, void *b)
+{
+	struct why why = { 0 };
+	void *e0, *e1;
+	float ms = 0;
+	must(gpu_event_new(r->device, true, &e0, &why), &why);
+	must(gpu_event_new(r->device, true, &e1, &why), &why);
+	must(gpu_event_record(e0, r->stream, &why), &why);
+	for (int i = 0; i < 4; i++)
+		must(gpu_copy(b, a, COPY_BYTES, r->stream, &why), &why);
+	must(gpu_event_record(e1, r->stream, &why), &why);
+	must(gpu_event_wait(e1, &why), &why);
+	must(gpu_event_ms(e0, e1, &ms, &why), &why);
+	r->w->copy_gbps[rep] = 4.0 * 2 * (double)COPY_BYTES / (double)ms / 1e6;
+	gpu_event_free(e0);
+	gpu_event_free(e1);
+}
+
+static void capture(struct rank *r)
+{
+	struct why why = { 0 };
+	must(gpu_graph_begin(r->stream, &why), &why);
+	for (int i = 0; i < GRAPH_STEPS; i++)
+		combine(r, dispatch(r, true), true);
+	must(gpu_graph_end(r->stream, &r->graph, &why), &why);
+}
+
+static void *rank_main(void *arg)
+{
+	struct rank *r = arg;
+	struct world *w = r->w;
+	struct ep_handle *h = NULL;
+	open_rank(r);
+	count_pairs(r);
+	void *a = NULL, *b = NULL;
+	if (r->me == 0) {
+		a = take(r, COPY_BYTES);
+		b = take(r, COPY_BYTES);
+	}
+	pthread_barrier_wait(&w->bar);
+	capture(r);
+	for (int rep = -2; rep < REPS; rep++) {
+		double us[N_PHASES] = { 0 };
+		if (r->me == 0)
+			copy_rep(r, rep < 0 ? 0 : rep, a, b);
+		for (uint32_t i = 0; i < w->iters; i++) {
+			us[DISPATCH_FP8] += timed(r, &h, DISPATCH_FP8);
+			us[COMBINE] += timed(r, &h, COMBINE);
+			us[DISPATCH_BF16] += timed(r, &h, DISPATCH_BF16);
+			us[COMBINE_ZC] += timed(r, &h, COMBINE_ZC);
+			us[STEP_GRAPH] += timed(r, &h, STEP_GRAPH) / GRAPH_STEPS;
+		}
+		if (r->me == 0 && rep >= 0)
+			for (int p = 0; p < N_PHASES; p++)
+				w->us[p][rep] = us[p] / w->iters;
+	}
+	return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+static void report(struct world *w)
+{
+	struct naive *c = &w->c;
+	double tokens = (double)c->n_ranks * c->max_tokens, h2 = c->hidden * 2.0,
+	       f8 = c->hidden + c->hidden / 32.0;
+	double ch = (double)w->choices, pairs = (double)w->pairs;
+	double bytes[N_PHASES] = {
+		tokens * (h2 + f8) + pairs * f8 + ch * (f8 + 4),
+		tokens * 2 * h2 + pairs * h2 + ch * (h2 + 4),
+		ch * h2 * 3 + tokens * h2,
+		ch * h2 + tokens * h2,
+		tokens * (h2 + f8) + pairs * f8 + ch * (f8 + 4) + ch * h2 + tokens * h2,
+	};
+	double floors[N_PHASES] = { ch * f8 * 3, ch * h2 * 3, ch * h2 * 3, ch * h2 * 3,
+				    ch * f8 * 3 + ch * h2 * 3 };
+	qsort(w->copy_gbps, REPS, sizeof(double), by_value);
+	double copy = w->copy_gbps[REPS / 2];
+	for (int p = 0; p < N_PHASES; p++) {
+		double *v = w->us[p];
+		qsort(v, REPS, sizeof(double), by_value);
+		double us = v[REPS / 2], gbps = bytes[p] / us / 1e3,
+		       floor_gbps = floors[p] / us / 1e3;
+		printf("{\"name\":\"%s\",\"ranks\":%u,\"tokens\":%u,\"hidden\":%u,\"top_k\":%u,\"experts\":%u,\"value\":%.1f,"
+		       "\"unit\":\"us\",\"bytes\":%.0f,\"gbps\":%.0f,\"limit_name\":\"copy_gbps\",\"limit\":%.0f,\"ratio\":%.3f,"
+		       "\"floor_bytes\":%.0f,\"floor_ratio\":%.3f,\"spread\":%.3f,\"samples\":%d}\n",
+		       phase_names[p], c->n_ranks, c->max_tokens, c->hidden, c->top_k,
+		       c->n_experts, us, bytes[p], gbps, copy, gbps / copy, floors[p],
+		       floor_gbps / copy, (v[REPS - 1] - v[0]) / us, REPS);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static struct world w;
+	struct rank ranks[64] = { 0 };
+	struct ep_exchange *x[64];
+	pthread_t th[64];
+	int i = 1;
+	w.n_gpus = 1;
+	if (argc > 2 && strcmp(argv[1], "--gpus") == 0) {
+		w.n_gpus = (uint32_t)atoi(argv[2]);
+		i = 3;
+	}
+	if (argc - i != 5) {
+		fprintf(stderr,
+			"usage: bench_ep [--gpus N] RANKS TOKENS HIDDEN TOPK EXPERTS\n");
+		return 2;
+	}
+	w.c = (struct naive){ .seed = 7,
+			      .n_ranks = (uint32_t)atoi(argv[i]),
+			      .max_tokens = (uint32_t)atoi(argv[i + 1]),
+			      .hidden = (uint32_t)atoi(argv[i + 2]),
+			      .top_k = (uint32_t)atoi(argv[i + 3]),
+			      .n_experts = (uint32_t)atoi(argv[i + 4]) };
+	w.iters = w.c.max_tokens > 1000 ? 5 : 20;
+	for (uint32_t r = 0; r < w.c.n_ranks; r++)
+		w.c.n_tokens[r] = w.c.max_tokens;
+	for (uint32_t e = 0; e < w.c.n_experts; e++)
+		w.owner[e] = e / (w.c.n_experts / w.c.n_ranks);
+	if (exchange_local(w.c.n_ranks, x) != ERR_NONE)
+		return 1;
+	pthread_barrier_init(&w.bar, NULL, w.c.n_ranks);
+	for (uint32_t r = 0; r < w.c.n_ranks; r++) {
+		ranks[r] = (struct rank){ .w = &w, .x = x[r], .me = r };
+		pthread_create(&th[r], NULL, rank_main, &ranks[r]);
+	}
+	for (uint32_t r = 0; r < w.c.n_ranks; r++)
+		pthread_join(th[r], NULL);
+	report(&w);
+	return 0; /* the process ends: device memory goes with it */
+}
