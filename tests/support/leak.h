@@ -21,17 +21,6 @@
 
 #ifdef LEAK_CHECKED
 int __lsan_do_recoverable_leak_check(void);
-
-/*
- * No check at exit: Criterion's runner leaks a little of its own there. (A suppression by library
- * would hide ours too, for every test is called from libcriterion.) A huge allocation fails, as
- * it does without ASan.
- */
-const char *__asan_default_options(void);
-__attribute__((weak, visibility("default"))) const char *__asan_default_options(void)
-{
-	return "leak_check_at_exit=0:allocator_may_return_null=1";
-}
 #endif
 
 /* True when something leaked since the last call; the report is on stderr. For plain mains. */
