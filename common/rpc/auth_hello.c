@@ -56,8 +56,10 @@ static enum err direction_key(const uint8_t master[SHA256_BYTES], bool to_server
 {
 	char info[] = "pomelo/v1/session/c2s....";
 	uint8_t *number = (uint8_t *)info + sizeof(info) - 1 - 4;
-	if (!to_server)
-		memcpy(number - 3, "s2c", 3);
+	if (!to_server) {
+		number[-3] = 's';
+		number[-1] = 'c';
+	}
 	be32(number, session);
 	return hkdf_sha256(BYTES(NULL, 0), BYTES(master, SHA256_BYTES),
 			   BYTES(info, sizeof(info) - 1), out, 16);
