@@ -18,9 +18,10 @@
 
 #include "proto/ticket.def"
 #include "proto/common.def"
+#include "proto/meta.def"
 
 /* A new .def file is one include above and one word in each list. */
-#define WIRE_MESSAGES(M) TICKET_MESSAGES(M) COMMON_MESSAGES(M)
+#define WIRE_MESSAGES(M) TICKET_MESSAGES(M) COMMON_MESSAGES(M) META_MESSAGES(M)
 #define WIRE_METHODS(F)	 COMMON_METHODS(F)
 
 WIRE_MESSAGES(WIRE_DECLARE)
