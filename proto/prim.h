@@ -20,8 +20,9 @@
 
 #define WIRE_LIKELY(x)	 __builtin_expect(!!(x), 1)
 #define WIRE_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define WIRE_INLINE	 static inline __attribute__((always_inline, unused)) /* a row may use none */
-#define WIRE_COLD	 __attribute__((noinline, cold))
+#define WIRE_INLINE \
+	static inline __attribute__((always_inline, unused)) /* a row may use none */
+#define WIRE_COLD __attribute__((noinline, cold))
 
 /* What a struct's fixed fields may take beyond a buffer's limit until their true size is known. */
 #define WIRE_SLACK 4096

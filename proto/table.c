@@ -105,26 +105,29 @@ static void json_u64s(struct buf *out, const struct u64s *l)
 	buf_put(out, "]", 1);
 }
 
-static void json_list(struct buf *out, const struct wire_msg *of, const struct any_list *l)
+static void json_list(struct buf *out, const struct wire_msg *of, const struct any_list *l,
+		      uint32_t version)
 {
 	buf_put(out, "[", 1);
 	for (size_t i = 0; i < l->n; i++) {
 		if (i)
 			buf_put(out, ",", 1);
-		wire_json(out, of, l->p + i * of->size);
+		wire_json_at(out, of, l->p + i * of->size, version);
 	}
 	buf_put(out, "]", 1);
 }
 
-static void json_opt(struct buf *out, const struct wire_msg *of, const void *m)
+static void json_opt(struct buf *out, const struct wire_msg *of, const void *m,
+		     uint32_t version)
 {
 	if (m)
-		wire_json(out, of, m);
+		wire_json_at(out, of, m, version);
 	else
 		buf_printf(out, "null");
 }
 
-static void json_value(struct buf *out, const struct wire_field *f, const void *v)
+static void json_value(struct buf *out, const struct wire_field *f, const void *v,
+		       uint32_t version)
 {
 	switch (f->kind) {
 	case WIRE_BOOL:
@@ -159,24 +162,36 @@ static void json_value(struct buf *out, const struct wire_field *f, const void *
 		json_runs(out, v, f->kind == WIRE_STRS);
 		break;
 	case WIRE_LIST:
-		json_list(out, f->of(), v);
+		json_list(out, f->of(), v, version);
 		break;
 	case WIRE_OPT:
-		json_opt(out, f->of(), *(const void *const *)v);
+		json_opt(out, f->of(), *(const void *const *)v, version);
 		break;
 	}
 }
 
 /* Recursion is over the tables, whose nesting is fixed. */
-void wire_json(struct buf *out, const struct wire_msg *t, const void *m)
+void wire_json_at(struct buf *out, const struct wire_msg *t, const void *m, uint32_t version)
 {
 	buf_put(out, "{", 1);
-	for (size_t i = 0; i < t->n_fields; i++) {
+	for (size_t i = 0; i < t->n_fields && t->fields[i].since <= version; i++) {
 		const struct wire_field *f = &t->fields[i];
 		buf_printf(out, "%s\"%s\":", i ? "," : "", f->name);
-		json_value(out, f, (const uint8_t *)m + f->offset);
+		json_value(out, f, (const uint8_t *)m + f->offset, version);
 	}
 	buf_put(out, "}", 1);
+}
+
+uint32_t wire_newest(const struct wire_msg *t)
+{
+	uint32_t newest = WIRE_VERSION_MIN;
+	for (size_t i = 0; i < t->n_fields; i++) {
+		const struct wire_field *f = &t->fields[i];
+		newest = MAX_OF(newest, f->since);
+		if (f->of)
+			newest = MAX_OF(newest, wire_newest(f->of()));
+	}
+	return newest;
 }
 
 /* ---- why it did not encode ---- */

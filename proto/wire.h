@@ -130,9 +130,19 @@ struct wire_msg {
 /* "u32", "list of REPLICA" without the of: "list of". */
 const char *wire_kind_name(enum wire_kind k);
 
-/* m as one JSON object: binaries as hex, absent optional structs as null. For debugging: content
- * is printed as it is, secrets too. buf_err(out) tells of its limit. */
-void wire_json(struct buf *out, const struct wire_msg *t, const void *m);
+/*
+ * Appends m as one JSON object: binaries as hex, absent optional structs as null, rows newer than
+ * `version` left out. For debugging: content is printed as it is, secrets too. buf_err(out) tells
+ * of its limit.
+ */
+void wire_json_at(struct buf *out, const struct wire_msg *t, const void *m, uint32_t version);
+static inline void wire_json(struct buf *out, const struct wire_msg *t, const void *m)
+{
+	wire_json_at(out, t, m, UINT32_MAX);
+}
+
+/* The newest version that brought a row of t, or of a struct in it: its bytes differ from there. */
+uint32_t wire_newest(const struct wire_msg *t);
 
 /*
  * Why enc_NAME() latched an error: the first field over its row's limit, or the message over the
