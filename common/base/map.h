@@ -24,7 +24,8 @@ struct map {
 	size_t n, limit;
 	/* private */
 	struct map_node ***segs; /* directory of segments of buckets */
-	size_t n_segs, n_buckets;
+	size_t n_segs, cap_segs, n_buckets;
+	bool scanning;
 };
 
 /* Compares the node with the key sought; hashes are equal already. */

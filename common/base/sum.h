@@ -19,14 +19,15 @@ static inline uint64_t sum_n_blocks(uint64_t n_bytes)
 	return n_bytes <= SUM_BLOCK_BYTES ? 0
 					  : (n_bytes + SUM_BLOCK_BYTES - 1) / SUM_BLOCK_BYTES;
 }
-/* The whole object in memory. blocks: room for sum_n_blocks(n) entries, little endian, or NULL. */
+/* The whole object in memory. blocks gets the vector: room for sum_n_blocks(n) entries, may be NULL
+ * when that is 0. */
 uint64_t sum_object(const void *p, size_t n, uint64_t *blocks);
 /* The sum of an object of n_bytes from its vector. */
 uint64_t sum_of_blocks(const uint64_t *blocks, uint64_t n_blocks);
 
 /* The same in pieces of any size. n_bytes, the object's whole length, is known beforehand. */
 struct sum_stream;
-/* blocks: as above; owned, sum_stream_free(). ERR_NO_MEMORY. */
+/* blocks: as above, or NULL when only the sum is wanted; owned, sum_stream_free(). ERR_NO_MEMORY. */
 enum err sum_stream_new(uint64_t n_bytes, uint64_t *blocks, struct sum_stream **out) MUST_CHECK;
 /* ERR_TOO_LARGE past n_bytes. */
 enum err sum_stream_add(struct sum_stream *s, const void *p, size_t n) MUST_CHECK;
