@@ -4,7 +4,7 @@
  * dedicated device allocations; peers of other processes are mapped by CUDA IPC, those of this
  * process by pointer (CUDA refuses to import its own memory).
  *
- * Launches: dispatch 4 (route, pack, meet, gather), combine 2 with zero copy, else 3; none of them
+ * Launches: dispatch 3 (publish, meet, gather; 4 for large batches), combine 2 with zero copy, else 3; none of them
  * synchronises. Without EP_ASYNC the call waits for its stream at the end.
  *
  * Thread: the caller's.
@@ -95,6 +95,8 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 		e = gpu_host_alloc(p->device, sizeof(*p->g.status), (void **)&p->g.status, why);
 	if (e != ERR_NONE)
 		return e;
+	p->g.n_sms = info.n_sms;
+	p->shared_bytes = info.shared_optin_bytes - 1024; /* the kernels' own few words */
 	e = ep_load_dispatch();
 	if (e == ERR_NONE)
 		e = ep_load_combine();
@@ -102,10 +104,12 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 		return why_set(why, e,
 			       "ep: no kernels for %s (compute capability %d.%d) in this build",
 			       info.name, info.cc_major, info.cc_minor);
+	if ((uint64_t)b->shape.max_local * b->shape.n_ranks * 4 > p->shared_bytes)
+		return why_set(why, ERR_INVALID_PARAMS,
+			       "ep: %u experts on one rank times %u ranks, at most %u on %s: spread the experts",
+			       b->shape.max_local, b->shape.n_ranks, p->shared_bytes / 4, info.name);
 	p->g.owner = p->maps;
 	p->g.local = (uint16_t *)p->maps + EP_EXPERTS_MAX;
-	p->g.n_sms = info.n_sms;
-	p->shared_bytes = info.shared_optin_bytes - 1024; /* the kernel's own few words */
 	e = gpu_copy(p->maps, b->map.owner, sizeof(b->map.owner), NULL, why);
 	if (e == ERR_NONE)
 		e = gpu_copy((uint16_t *)p->maps + EP_EXPERTS_MAX, b->map.local,
@@ -230,13 +234,11 @@ static enum err ipc_publish(struct ep_buf *b, struct ep_handle *h, struct why *w
 	struct ipc *p = b->priv;
 	const struct ep_dispatch_args *a = &h->args;
 	int fp8 = !!(a->flags & EP_FP8);
-	enum err e = launch(ep_launch_route(&p->g, h->slot, a->topk, a->n_tokens, a->top_k, fp8,
-					    a->active, timeout_ns(b, a->timeout_us),
-					    p->shared_bytes, a->stream),
-			    "route", why);
-	if (e == ERR_NONE)
-		e = launch(ep_launch_pack(&p->g, h->slot, a->x, a->n_tokens, fp8, a->stream),
-			   "pack", why);
+	enum err e =
+		launch(ep_launch_publish(&p->g, h->slot, a->x, a->topk, a->n_tokens, a->top_k,
+					 fp8, a->active, timeout_ns(b, a->timeout_us),
+					 p->shared_bytes, a->stream),
+		       "publish", why);
 	if (e == ERR_NONE && (a->flags & EP_HOOK))
 		e = launch(ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, a->stream), "signal",
 			   why);

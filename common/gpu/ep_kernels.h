@@ -26,8 +26,8 @@ extern "C" {
 
 /* In device memory, one a buffer. */
 struct ep_gpu_state {
-	uint64_t count[EP_SLOTS];	 /* step of each slot */
-	uint32_t masked[EP_RANKS_MAX];	 /* sticky until update_members */
+	uint64_t count[EP_SLOTS];		   /* step of each slot */
+	uint32_t masked[EP_RANKS_MAX];		   /* sticky until update_members */
 	uint32_t n_tokens[EP_SLOTS][EP_RANKS_MAX]; /* of each source, as meet found them */
 	uint32_t top_k[EP_SLOTS][EP_RANKS_MAX];
 	uint32_t blocks_done[EP_SLOTS][2]; /* gather, reduce */
@@ -59,25 +59,29 @@ struct ep_gpu {
 enum err ep_load_dispatch(void);
 enum err ep_load_combine(void);
 
-/* Experts that one route block can count in shared memory of shared_bytes; more are refused. */
-enum err ep_launch_route(const struct ep_gpu *g, uint32_t slot, const int64_t *topk, uint32_t n_tokens,
-			 uint32_t top_k, int fp8, int32_t *active, uint64_t timeout_ns,
-			 uint32_t shared_bytes, void *stream);
-enum err ep_launch_pack(const struct ep_gpu *g, uint32_t slot, const void *x, uint32_t n_tokens, int fp8,
-			void *stream);
-enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, int fp8, int signal, int32_t *active,
-				 int32_t *recv_count, int64_t *range, uint64_t timeout_ns, void *stream);
+/*
+ * Claims the slot, routes and packs: one launch for small batches, else two. The choices are counted
+ * in shared_bytes of shared memory. ERR_UNSUPPORTED: more experts than that can count.
+ */
+enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const void *x,
+			   const int64_t *topk, uint32_t n_tokens, uint32_t top_k, int fp8,
+			   int32_t *active, uint64_t timeout_ns, uint32_t shared_bytes,
+			   void *stream);
+enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, int fp8, int signal,
+				 int32_t *active, int32_t *recv_count, int64_t *range,
+				 uint64_t timeout_ns, void *stream);
 /* Only raises EP_PUBLISHED: the first half of a hooked dispatch. */
-enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum ep_flag flag, void *stream);
-enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int fp8, void *recv_x, float *scales,
-			  int32_t *src_info, int32_t *active, void *stream);
-enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const void *y, const int32_t *recv_count,
+enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum ep_flag flag,
 			  void *stream);
-enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, int32_t *active, uint64_t timeout_ns,
-				void *stream);
-enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const float *weights, void *out,
-			  int32_t *incomplete, uint32_t n_tokens, uint32_t top_k, int32_t *active,
-			  void *stream);
+enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int fp8, void *recv_x,
+			  float *scales, int32_t *src_info, int32_t *active, void *stream);
+enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const void *y,
+			  const int32_t *recv_count, void *stream);
+enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, int32_t *active,
+				uint64_t timeout_ns, void *stream);
+enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const float *weights,
+			  void *out, int32_t *incomplete, uint32_t n_tokens, uint32_t top_k,
+			  int32_t *active, void *stream);
 
 #ifdef __cplusplus
 }

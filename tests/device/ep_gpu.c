@@ -452,6 +452,8 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t m
 int main(int argc, char **argv)
 {
 	bool procs = false;
+	/* ranks as streams: one hardware queue each, or a waiting rank blocks those behind it (32 at most) */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	uint32_t n_gpus = 1, max_ranks = 0;
 	char *a[16] = { 0 };
 	int n = 0;
