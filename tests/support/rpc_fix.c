@@ -271,6 +271,8 @@ static void on_done(struct rpc_call *rc)
 	c->term = rc->term;
 	c->retry_ms = rc->retry_ms;
 	c->n_reply = rc->reply.n;
+	c->same = rc->reply.n == c->want.n &&
+		  (c->want.n == 0 || memcmp(rc->reply.p, c->want.p, c->want.n) == 0);
 	if (rc->reply.n > 0)
 		memcpy(c->reply, rc->reply.p, MIN_OF(rc->reply.n, sizeof(c->reply)));
 }

@@ -57,7 +57,10 @@ struct fix_call {
 	struct bytes body;
 	uint32_t deadline_ms; /* 0: 10 s */
 	bool not_idempotent;
+	struct bytes want; /* compared with the reply: same */
+	uint32_t tag;	   /* the test's */
 	/* outcome */
+	bool same;
 	bool done;
 	uint32_t n_done;
 	enum err err;
