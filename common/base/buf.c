@@ -59,11 +59,20 @@ void buf_printf(struct buf *b, const char *fmt, ...)
 	int n = vsnprintf(NULL, 0, fmt, ap);
 	va_end(ap);
 	assert(n >= 0);
-	uint8_t *to = buf_room(b, (size_t)n + 1);
+	uint8_t *to = buf_room(b, (size_t)n);
 	if (!to)
 		return;
+	/* vsnprintf wants room for its NUL: where the text just fits, elsewhere */
+	char *tmp = b->cap - b->n > (size_t)n ? NULL : malloc((size_t)n + 1);
+	if (b->cap - b->n <= (size_t)n && !tmp) {
+		b->err = ERR_NO_MEMORY;
+		return;
+	}
 	va_start(ap, fmt);
-	vsnprintf((char *)to, (size_t)n + 1, fmt, ap);
+	vsnprintf(tmp ? tmp : (char *)to, (size_t)n + 1, fmt, ap);
 	va_end(ap);
+	if (tmp)
+		memcpy(to, tmp, (size_t)n);
+	free(tmp);
 	b->n += (size_t)n;
 }
