@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The handle: opening, its thread and loop, the door, closing. */
+#include "sdk.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define CLIENT_STACK_BYTES (512 << 10)
+
+static const char *const service_names[SDK_SERVICES] = { "master", "agent", "owner", "planner",
+							 "pg" };
+
+#define CONF_T struct client_conf
+static const struct conf_row conf_rows[] = { CLIENT_CONF(CONF_ROW) };
+static const struct conf_part conf_parts[] = { { .rows = conf_rows,
+						 .n = ARRAY_LEN(conf_rows) } };
+const struct conf_schema client_schema = { "client", conf_parts, ARRAY_LEN(conf_parts), NULL };
+
+int sdk_usable(const struct pml *p, struct pml_error *err)
+{
+	if (!p)
+		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
+				 "the handle is NULL");
+	if (!guard_ok(p->guard))
+		return sdk_error(err, ERR_FORKED, 0, NULL, "start", "%s", err_text(ERR_FORKED));
+	return PML_ERR_NONE;
+}
+
+int sdk_service(const char *name)
+{
+	for (int i = 0; name && i < SDK_SERVICES; i++)
+		if (strcmp(service_names[i], name) == 0)
+			return i;
+	return -1;
+}
+
+/* ---- the loop's side ---- */
+
+enum err sdk_end(struct pml *p, int service, struct rpc_client **out, struct why *why)
+{
+	struct service_end *end = &p->ends[service];
+	char *addrs[SDK_ADDRS_MAX] = { 0 };
+	enum err e = ERR_NONE;
+	if (!end->rpc) {
+		size_t n = endpoints_of(p, end->name, addrs);
+		struct rpc_client_opts o = {
+			.addrs = (const char *const *)addrs,
+			.n_addrs = n,
+			.peer_name = end->name,
+			.as = ROLE_CLIENT,
+			.expect_name = end->name,
+			.tenant = p->tenant,
+			.keys = p->keys,
+			.log = &p->log,
+			.instance = p->instance,
+			.queue_max = p->calls_max,
+		};
+		e = n ? rpc_client_new(&p->loop, &o, &end->rpc, why)
+		      : why_set(why, ERR_UNREACHABLE, "no address of %s is known", end->name);
+		for (size_t i = 0; i < n; i++)
+			free(addrs[i]);
+	}
+	if (e == ERR_NONE)
+		*out = end->rpc;
+	return e;
+}
+
+void sdk_knock(struct pml *p)
+{
+	if (p->door_posted || p->door_shut)
+		return;
+	p->door_posted = true;
+	loop_post(&p->loop, &p->door_post);
+}
+
+static void end_closed(void *arg)
+{
+	struct pml *p = arg;
+	if (--p->n_closing == 0)
+		loop_stop(&p->loop);
+}
+
+/* Everything under way ends; then the loop stops. */
+static void shut(struct pml *p)
+{
+	p->n_closing = 1;
+	for (size_t i = 0; i < SDK_SERVICES; i++) {
+		if (!p->ends[i].rpc)
+			continue;
+		p->n_closing++;
+		rpc_client_close(p->ends[i].rpc, end_closed, p);
+	}
+	end_closed(p);
+}
+
+static struct pml_op *take(struct pml *p)
+{
+	pthread_mutex_lock(&p->lock);
+	struct list *node = list_pop_front(&p->door);
+	pthread_mutex_unlock(&p->lock);
+	return node ? list_entry(node, struct pml_op, door_node) : NULL;
+}
+
+static void on_door(struct post *post)
+{
+	struct pml *p = container_of(post, struct pml, door_post);
+	struct pml_op *op;
+	pthread_mutex_lock(&p->lock);
+	p->door_posted = false;
+	bool closing = p->closing;
+	p->door_shut = closing; /* what comes later is a cancel of what ends anyway */
+	pthread_mutex_unlock(&p->lock);
+	if (!closing)
+		loop_expect(&p->loop); /* the next knock */
+	while ((op = take(p)) != NULL) {
+		if (closing && !op->running)
+			op_end_unrun(op, ERR_CLOSED, "the handle was closed");
+		else
+			op_step(op);
+	}
+	if (closing)
+		shut(p);
+}
+
+static void *thread_main(void *arg)
+{
+	struct pml *p = arg;
+	loop_run(&p->loop);
+	loop_close(&p->loop);
+	return NULL;
+}
+
+/* ---- opening ---- */
+
+static void drop_line(struct log_capture *c, const char *line, size_t n)
+{
+}
+
+/* Its name, and no signal of the application's, not even SIGPIPE. */
+static enum err start_thread(struct pml *p)
+{
+	sigset_t all, old;
+	pthread_attr_t at;
+	sigfillset(&all);
+	if (pthread_attr_init(&at) != 0)
+		return ERR_NO_MEMORY;
+	pthread_attr_setstacksize(&at, CLIENT_STACK_BYTES);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	int sys = pthread_create(&p->thread, &at, thread_main, p);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&at);
+	if (sys == 0)
+		pthread_setname_np(p->thread, "pomelo");
+	return sys == 0 ? ERR_NONE : err_from_errno(sys);
+}
+
+static enum err read_settings(struct pml *p, const struct pml_open_opts *o, struct why *why)
+{
+	char file[PATH_BYTES_MAX];
+	enum err e = conf_new(&client_schema, &p->set, &p->conf);
+	if (e == ERR_NONE && o->masters) {
+		if (asprintf(&p->masters_text, "client.masters=%s", o->masters) < 0)
+			return ERR_NO_MEMORY;
+		e = conf_set(p->conf, p->masters_text, why);
+	}
+	if (e == ERR_NONE)
+		e = conf_env(p->conf, environ, why);
+	if (e == ERR_NONE)
+		e = path_join(file, p->where.path, "pomelo.conf", why);
+	if (e == ERR_NONE)
+		e = conf_file(p->conf, file, false, why);
+	if (e == ERR_NONE)
+		e = conf_end(p->conf, why);
+	if (e != ERR_NONE)
+		return e;
+	p->deadline_ms = o->deadline_ms ? o->deadline_ms : (uint32_t)p->set.deadline_ms;
+	p->calls_max = o->calls_max ? o->calls_max : p->set.calls_max;
+	if (p->calls_max > SDK_CALLS_TOP)
+		return why_set(why, ERR_INVALID_PARAMS, "calls_max = %u: out of 1..%d",
+			       p->calls_max, SDK_CALLS_TOP);
+	return ERR_NONE;
+}
+
+static enum err take_tenant(struct pml *p, const char *tenant, struct why *why)
+{
+	if (!tenant)
+		tenant = "default";
+	if (!auth_name_ok(tenant))
+		return why_set(why, ERR_INVALID_PARAMS,
+			       "tenant %.80s: 1 to 64 of the characters A-Z a-z 0-9 . _ -",
+			       tenant);
+	snprintf(p->tenant, sizeof(p->tenant), "%s", tenant);
+	return ERR_NONE;
+}
+
+/* All but the loop and its thread. */
+static enum err prepare(struct pml *p, const struct pml_open_opts *o, struct why *why)
+{
+	struct where_wish w = { .data = o->data,
+				.run_dir = o->run_dir,
+				.secret_file = o->secret_file,
+				.env = (const char *(*)(const char *))getenv,
+				.root = geteuid() == 0 };
+	enum err e = where_find(&w, &p->where, why);
+	if (e == ERR_NONE)
+		e = take_tenant(p, o->tenant, why);
+	if (e == ERR_NONE)
+		e = read_settings(p, o, why);
+	if (e == ERR_NONE)
+		e = keyring_load(p->where.secret, &p->keys, why);
+	if (e == ERR_NONE && !keyring_holds(p->keys, ROLE_CLIENT, p->tenant))
+		e = why_set(
+			why, ERR_FORBIDDEN,
+			"%.160s holds no key of role client, tenant %s; get one with `pomelo secret "
+			"derive client %s`",
+			p->where.secret, p->tenant, p->tenant);
+	if (e == ERR_NONE && getrandom(p->instance, sizeof(p->instance), 0) != 16)
+		e = why_set(why, ERR_IO, "the kernel gives no random bytes");
+	for (size_t i = 0; i < SDK_SERVICES; i++)
+		p->ends[i].name = service_names[i];
+	return e;
+}
+
+static void destroy(struct pml *p)
+{
+	keyring_free(p->keys);
+	conf_free(p->conf);
+	free(p->masters_text);
+	guard_unref(p->guard);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+static enum err open_handle(struct pml *p, const struct pml_open_opts *o, struct why *why)
+{
+	pthread_mutex_init(&p->lock, NULL);
+	list_init(&p->door);
+	list_init(&p->live);
+	p->silence.fn = drop_line;
+	p->log = (struct log){ .svc = "client", .fd = -1 };
+	log_set_capture(&p->log, &p->silence);
+	enum err e = guard_new(&p->guard);
+	if (e == ERR_NONE)
+		e = prepare(p, o, why);
+	if (e == ERR_NONE)
+		e = loop_open(&p->loop);
+	if (e != ERR_NONE)
+		return e;
+	p->door_post.fn = on_door;
+	loop_expect(&p->loop);
+	e = start_thread(p);
+	if (e == ERR_NONE)
+		return ERR_NONE;
+	inbox_unexpect(&p->loop.inbox);
+	loop_close(&p->loop);
+	return e;
+}
+
+int pml_open(const struct pml_open_opts *o, struct pml **out, struct pml_error *err)
+{
+	struct pml_open_opts opts;
+	struct why why = { 0 };
+	if (!out || !sdk_opts(&opts, sizeof(opts), o) || opts.reserved)
+		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "open",
+				 "pml_open_opts: size is not set; use PML_OPEN_OPTS_INIT");
+	struct pml *p = calloc(1, sizeof(*p));
+	if (!p)
+		return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "open", "no memory for a handle");
+	enum err e = open_handle(p, &opts, &why);
+	if (e == ERR_NONE) {
+		*out = p;
+		return PML_ERR_NONE;
+	}
+	destroy(p);
+	return sdk_error(err, e, 0, NULL, "open", "%s", why.err ? why.text : err_text(e));
+}
+
+int pml_close(struct pml *p)
+{
+	if (!p)
+		return PML_ERR_NONE;
+	if (!guard_ok(p->guard))
+		return PML_ERR_FORKED;
+	pthread_mutex_lock(&p->lock);
+	p->closing = true;
+	sdk_knock(p);
+	pthread_mutex_unlock(&p->lock);
+	pthread_join(p->thread, NULL);
+	assert(p->n_live == 0); /* I3 */
+	destroy(p);
+	return PML_ERR_NONE;
+}

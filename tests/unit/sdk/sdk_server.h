@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A data folder in /tmp with a secret, and in it services that answer STATUS and ECHO over real
+ * sockets, on a thread of their own: the rpc server with two handlers, nothing of a daemon.
+ */
+#pragma once
+
+#include "sdk.h"
+
+struct sdk_server;
+
+struct sdk_server *sdk_server_start(void);
+/* The folder; the secret is DATA/secret. */
+const char *sdk_server_data(const struct sdk_server *s);
+/* One more service of that name on DATA/run/NAME.sock. */
+void sdk_server_add(struct sdk_server *s, const char *name);
+/* ECHO requests parked now. */
+uint32_t sdk_server_parked(struct sdk_server *s);
+/* Ends the servers and their thread; the folder stays. */
+void sdk_server_stop(struct sdk_server *s);
+/* Also removes the folder. */
+void sdk_server_free(struct sdk_server *s);
+
+/* Options that point there. */
+struct pml_open_opts sdk_server_opts(const struct sdk_server *s);
