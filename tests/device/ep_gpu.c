@@ -8,6 +8,7 @@
  *   ep_gpu soak STEPS RANKS TOKENS HIDDEN TOPK EXPERTS   checks every step with the naive kernels of
  *                                 ep_naive.cu; the host transport replays one step in 500
  *   ep_gpu graph STEPS            a captured step is replayed and checked
+ *   ep_gpu fault                  a rank killed or stopped in a step; survivors go on; it is replaced
  *   ep_gpu refuse                 what must be refused, and that the process lives
  *
  * Prints one line a mode; exit 0 when nothing differed.
@@ -18,6 +19,7 @@
 #include "gpu/gpu.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +37,13 @@ struct job {
 	uint32_t me, steps, replay_every, n_gpus;
 	uint32_t owner[4096];
 	bool zero_copy, hook, async, graph;
+	/* faults: this rank leaves at that step, before its dispatch or between dispatch and combine */
+	int victim;
+	uint32_t leave_step;
+	bool leave_mid, leave_stopped;
+	char rejoin[64]; /* address of the exchange after the replacement; empty: none */
+	bool newcomer;
+	int64_t timeout_us;
 	struct ep_exchange *x;
 	struct shared *sh;
 };
@@ -356,9 +365,323 @@ static void run_rank(struct job *j)
 		side_close(&s);
 }
 
+/* ---- a captured step ---- */
+
+/* One step captured with its expert, then replayed over new inputs; every replay is checked. */
+static void run_graph(struct job *j)
+{
+	static __thread uint32_t locals[4096];
+	uint32_t n_local = locals_of(j, locals);
+	struct side g = { 0 };
+	struct why why = { 0 };
+	void *graph = NULL;
+	j->async = true;
+	if (!side_open(j, &g, true, n_local))
+		return;
+	uint32_t *dev_locals = take(&g, sizeof(locals)),
+		 *dev_owner = take(&g, sizeof(j->owner)), *dev_bad = take(&g, 4);
+	fetch(j, dev_locals, locals, sizeof(locals), g.stream);
+	fetch(j, dev_owner, j->owner, sizeof(j->owner), g.stream);
+	for (uint32_t r = 0; r < j->c.n_ranks; r++)
+		j->c.n_tokens[r] = j->c.max_tokens; /* a graph has its sizes baked in */
+	if (naive_load())
+		FAIL(j, "loading the naive kernels");
+	(void)!gpu_sync(g.stream, NULL);
+	everybody(j);
+	if (gpu_graph_begin(g.stream, &why) != ERR_NONE)
+		FAIL(j, "%s", why.text);
+	struct ep_handle *h = NULL;
+	uint16_t *y = NULL;
+	gpu_step(j, &g, dev_locals, n_local, &h, &y);
+	if (gpu_graph_end(g.stream, &graph, &why) != ERR_NONE)
+		FAIL(j, "%s", why.text);
+	everybody(j);
+	for (uint32_t i = 0; i < j->steps && !bad(j); i++) {
+		uint32_t n_bad = 0;
+		j->c.seed = 555000 + i;
+		if (naive_make(&j->c, j->me, g.x, g.topk, g.w, g.stream) ||
+		    gpu_graph_launch(graph, g.stream, &why) != ERR_NONE ||
+		    naive_check_recv(&j->c, dev_locals, n_local, g.recv, g.scales, g.count,
+				     g.src_info, g.range, dev_bad, g.stream) ||
+		    naive_check_out(&j->c, j->me, dev_owner, g.out, g.incomplete, dev_bad,
+				    g.stream))
+			FAIL(j, "replay %u: %s", i, why.text);
+		fetch(j, &n_bad, dev_bad, 4, g.stream);
+		(void)!gpu_sync(g.stream, NULL);
+		if (n_bad)
+			FAIL(j, "%u differences in replay %u", n_bad, i);
+	}
+	everybody(j);
+	gpu_graph_free(graph);
+	gpu_free(g.device, dev_locals), gpu_free(g.device, dev_owner),
+		gpu_free(g.device, dev_bad);
+	side_close(&g);
+}
+
+/* ---- a rank that leaves, and its replacement ---- */
+
+static void leave(const struct job *j)
+{
+	if (j->leave_stopped)
+		raise(SIGSTOP); /* the parent kills it at the end */
+	else
+		raise(SIGKILL);
+}
+
+/* One checked step; lost: the ranks whose outputs cannot arrive, silent: those whose rows cannot. */
+static void fault_step(struct job *j, struct side *g, uint32_t i, uint64_t lost,
+		       uint64_t silent, uint32_t *dev[3], const uint32_t *locals,
+		       uint32_t n_local)
+{
+	struct why why = { 0 };
+	struct ep_handle *h = NULL;
+	uint32_t n_bad = 0;
+	next_step(j, 900000, i);
+	for (uint32_t r = 0; r < j->c.n_ranks; r++)
+		if (silent >> r & 1)
+			j->c.n_tokens[r] = 0;
+	j->c.dead_mask_lo = (uint32_t)lost;
+	(void)locals;
+	if (naive_make(&j->c, j->me, g->x, g->topk, g->w, g->stream))
+		FAIL(j, "make kernel");
+	bool mine = (int)j->me == j->victim && i == j->leave_step && !j->newcomer;
+	if (mine && !j->leave_mid)
+		leave(j);
+	struct ep_dispatch_args d = dispatch_args(j, g);
+	enum err e = ep_dispatch(g->b, &d, &h, &why);
+	if (e != ERR_NONE) {
+		FAIL(j, "step %u dispatch: %s: %s", i, err_name(e), why.text);
+		return;
+	}
+	if (mine)
+		leave(j);
+	uint16_t *y = ep_y_buffer(h);
+	if (naive_expert(&j->c, dev[0], n_local, g->recv, g->scales, g->count, y, g->stream) ||
+	    naive_check_recv(&j->c, dev[0], n_local, g->recv, g->scales, g->count, g->src_info,
+			     g->range, dev[2], g->stream))
+		FAIL(j, "kernels");
+	struct ep_combine_args a = combine_args(j, g, y);
+	e = ep_combine(g->b, h, &a, &why);
+	if (e != ERR_NONE)
+		FAIL(j, "step %u combine: %s: %s", i, err_name(e), why.text);
+	if (naive_check_out(&j->c, j->me, dev[1], g->out, g->incomplete, dev[2], g->stream))
+		FAIL(j, "check kernel");
+	fetch(j, &n_bad, dev[2], 4, g->stream);
+	(void)!gpu_sync(g->stream, NULL);
+	if (n_bad)
+		FAIL(j, "%u differences in step %u (lost %llx)", n_bad, i,
+		     (unsigned long long)lost);
+	/* used once more, the handle must be refused */
+	if (ep_combine(g->b, h, &a, NULL) != ERR_STALE)
+		FAIL(j, "a used handle was not refused");
+}
+
+static void rejoin(struct job *j, struct side *g)
+{
+	struct why why = { 0 };
+	struct ep_handle *old = NULL;
+	struct ep_dispatch_args d = dispatch_args(j, g);
+	int32_t ones[64];
+	for (int i = 0; i < 64; i++)
+		ones[i] = 1;
+	if (ep_dispatch(g->b, &d, &old, &why) !=
+	    ERR_NONE) { /* left open over the change: must be stale after */
+		FAIL(j, "%s", why.text);
+		return;
+	}
+	struct ep_exchange *x = NULL;
+	if (exchange_socket(j->rejoin, j->me, j->c.n_ranks, 60000000, &x, &why) != ERR_NONE ||
+	    ep_update_members(g->b, x, &why) != ERR_NONE)
+		FAIL(j, "update_members: %s", why.text);
+	struct ep_combine_args a = combine_args(j, g, g->y);
+	enum err e = ep_combine(g->b, old, &a, NULL);
+	if (e != ERR_STALE)
+		FAIL(j, "a handle of the old generation: %s, not STALE", err_name(e));
+	fetch(j, g->active, ones, sizeof(ones), g->stream);
+	(void)!gpu_sync(g->stream, NULL);
+}
+
+static void run_faulty(struct job *j)
+{
+	static __thread uint32_t locals[4096];
+	uint32_t n_local = locals_of(j, locals);
+	struct side g = { 0 };
+	uint64_t v = 1ull << j->victim;
+	j->zero_copy = true;
+	if (!side_open(j, &g, true, n_local))
+		return;
+	uint32_t *dev[3] = { take(&g, sizeof(locals)), take(&g, sizeof(j->owner)),
+			     take(&g, 4) };
+	fetch(j, dev[0], locals, sizeof(locals), g.stream);
+	fetch(j, dev[1], j->owner, sizeof(j->owner), g.stream);
+	for (uint32_t i = j->newcomer ? j->steps : 0; i < j->steps && !bad(j); i++) {
+		bool now = i == j->leave_step, after = i > j->leave_step;
+		uint64_t lost = now || after ? v : 0,
+			 silent = after || (now && !j->leave_mid) ? v : 0;
+		fault_step(j, &g, i, lost, silent, dev, locals, n_local);
+	}
+	if (!j->newcomer && !bad(j))
+		rejoin(j, &g);
+	for (uint32_t i = 0; i < j->steps && !bad(j); i++)
+		fault_step(j, &g, 1000 + i, 0, 0, dev, locals, n_local);
+	side_close(&g);
+}
+
+/* Ranks as processes; the victim's replacement is started once it has gone or stands still. */
+static bool run_fault_case(struct job *proto, const char *what)
+{
+	struct shared *sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char path[64];
+	uint32_t n = proto->c.n_ranks;
+	pid_t pids[65];
+	snprintf(path, sizeof(path), "/tmp/ep_gpu.%d", (int)getpid());
+	snprintf(proto->rejoin, sizeof(proto->rejoin), "/tmp/ep_gpu.%d.b", (int)getpid());
+	for (uint32_t i = 0; i <= n; i++) {
+		static struct job j;
+		if (i == n) {
+			int st = 0;
+			waitpid(pids[proto->victim], &st, WUNTRACED);
+		}
+		pids[i] = fork();
+		if (pids[i] != 0)
+			continue;
+		struct why why = { 0 };
+		j = *proto;
+		j.newcomer = i == n;
+		j.me = i == n ? (uint32_t)proto->victim : i;
+		j.sh = sh;
+		if (exchange_socket(j.newcomer ? j.rejoin : path, j.me, n, 60000000, &j.x,
+				    &why) != ERR_NONE)
+			FAIL(&j, "%s", why.text);
+		else
+			run_faulty(&j);
+		_exit(0);
+	}
+	uint64_t differ = 0;
+	const char *text = "";
+	for (uint32_t i = 0; i <= n; i++) {
+		if ((int)i == proto->victim) {
+			kill(pids[i], SIGKILL);
+			if (proto->leave_stopped)
+				waitpid(pids[i], NULL, 0);
+			continue;
+		}
+		int st = 0;
+		uint32_t me = i == n ? (uint32_t)proto->victim : i;
+		if (waitpid(pids[i], &st, 0) < 0 || st != 0) {
+			snprintf(sh->text[me], sizeof(sh->text[0]),
+				 "process ended with status %d", st);
+			sh->differ[me]++;
+		}
+	}
+	for (uint32_t r = 0; r < n; r++) {
+		if (sh->differ[r] && !differ)
+			text = sh->text[r];
+		differ += sh->differ[r];
+	}
+	printf("ep_gpu fault: %s: %s%s\n", what, differ ? "FAILED: " : "ok", text);
+	bool ok = differ == 0;
+	munmap(sh, sizeof(*sh));
+	return ok;
+}
+
+static uint64_t run_faults(void)
+{
+	static struct job j;
+	uint64_t bad_n = 0;
+	for (int k = 0; k < 4; k++) {
+		j = (struct job){ .n_gpus = 1,
+				  .steps = 6,
+				  .leave_step = 3,
+				  .victim = 1,
+				  .leave_mid = k & 1,
+				  .leave_stopped = k >> 1,
+				  .timeout_us = 3000000 };
+		j.c = (struct naive){ .n_ranks = 3,
+				      .n_experts = 24,
+				      .top_k = 6,
+				      .hidden = 1024,
+				      .max_tokens = 64,
+				      .fp8 = 1 };
+		for (uint32_t e = 0; e < 24; e++)
+			j.owner[e] = e % 3;
+		static const char *const names[] = { "killed before its dispatch",
+						     "killed between dispatch and combine",
+						     "stopped before its dispatch",
+						     "stopped between dispatch and combine" };
+		bad_n += !run_fault_case(&j, names[k]);
+	}
+	return bad_n;
+}
+
+/* ---- what must be refused, with the process alive after it ---- */
+
+static bool expect(struct job *j, enum err got, enum err want, const struct why *why,
+		   const char *what)
+{
+	if (got == want)
+		return true;
+	FAIL(j, "%s: %s (%s), not %s", what, err_name(got), why->text, err_name(want));
+	return false;
+}
+
+static void run_refusals(struct job *j)
+{
+	static __thread uint32_t locals[4096];
+	uint32_t n_local = locals_of(j, locals);
+	struct side g = { 0 };
+	struct ep_handle *h = NULL;
+	if (!side_open(j, &g, true, n_local))
+		return;
+	int64_t wrong[4][2] = {
+		{ 0, 99999 }, { 1, -2 }, { 5, (int64_t)j->c.n_experts }, { 9, -1000000 }
+	};
+	next_step(j, 1, 0);
+	j->c.n_tokens[j->me] = j->c.max_tokens;
+	for (int i = 0; i < 4; i++) {
+		struct why why = { 0 };
+		if (naive_make(&j->c, j->me, g.x, g.topk, g.w, g.stream))
+			FAIL(j, "make kernel");
+		fetch(j, g.topk + wrong[i][0], &wrong[i][1], 8, g.stream);
+		struct ep_dispatch_args d = dispatch_args(j, &g);
+		expect(j, ep_dispatch(g.b, &d, &h, &why), ERR_INVALID_PARAMS, &why,
+		       "topk_idx out of range");
+		char value[32];
+		snprintf(value, sizeof(value), "%lld", (long long)wrong[i][1]);
+		if (!strstr(why.text, value))
+			FAIL(j, "the text does not name %s: %s", value, why.text);
+	}
+	struct why why = { 0 };
+	struct ep_dispatch_args d = dispatch_args(j, &g);
+	d.n_tokens = j->c.max_tokens + 1;
+	expect(j, ep_dispatch(g.b, &d, &h, &why), ERR_TOO_MANY_TOKENS, &why, "too many tokens");
+	d = dispatch_args(j, &g);
+	d.top_k = 33;
+	expect(j, ep_dispatch(g.b, &d, &h, &why), ERR_INVALID_PARAMS, &why, "top_k 33");
+	/* and it goes on */
+	if (naive_make(&j->c, j->me, g.x, g.topk, g.w, g.stream))
+		FAIL(j, "make kernel");
+	d = dispatch_args(j, &g);
+	why = (struct why){ 0 };
+	if (expect(j, ep_dispatch(g.b, &d, &h, &why), ERR_NONE, &why,
+		   "a good dispatch after bad ones")) {
+		struct ep_combine_args a = combine_args(j, &g, g.y);
+		a.flags |= EP_ZERO_COPY;
+		expect(j, ep_combine(g.b, h, &a, &why), ERR_INVALID_PARAMS, &why,
+		       "zero copy without its buffer");
+		a.flags &= ~(uint32_t)EP_ZERO_COPY;
+		why = (struct why){ 0 };
+		expect(j, ep_combine(g.b, h, &a, &why), ERR_NONE, &why, "combine");
+		expect(j, ep_combine(g.b, h, &a, &why), ERR_STALE, &why, "combine twice");
+	}
+	side_close(&g);
+}
+
 static void *thread_main(void *arg)
 {
-	run_rank(arg);
+	struct job *j = arg;
+	j->graph ? run_graph(j) : run_rank(j);
 	return NULL;
 }
 
@@ -438,6 +761,10 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t m
 	c->top_k = 1 + (uint32_t)(rnd(&s) % MIN_OF(32u, c->n_experts));
 	c->hidden = 128 * (1 + (uint32_t)(rnd(&s) % (rnd(&s) % 8 ? 8 : 64)));
 	c->max_tokens = 1 + (uint32_t)(rnd(&s) % (c->n_experts * c->hidden > 65536 ? 9 : 80));
+	/* the host transport replays every step: keep the rows it moves within bounds */
+	while ((uint64_t)c->n_ranks * c->max_tokens * c->top_k * c->hidden > (4u << 20) &&
+	       c->max_tokens > 1)
+		c->max_tokens /= 2;
 	c->fp8 = rnd(&s) & 1;
 	j->zero_copy = rnd(&s) & 1;
 	j->hook = rnd(&s) & 1;
@@ -508,6 +835,44 @@ int main(int argc, char **argv)
 		       procs ? " --procs" : "", j.steps, j.c.n_ranks, j.c.max_tokens,
 		       j.c.hidden, j.c.top_k, j.c.n_experts,
 		       bad_n ? "DIFFERENCES" : "0 differences");
+	} else if (strcmp(a[0], "graph") == 0) {
+		static struct job j;
+		j = (struct job){ .steps = (uint32_t)atoi(a[1] ? a[1] : "100"),
+				  .n_gpus = n_gpus,
+				  .graph = true };
+		j.c = (struct naive){ .n_ranks = 4,
+				      .n_experts = 32,
+				      .top_k = 8,
+				      .hidden = 7168,
+				      .max_tokens = 128,
+				      .fp8 = 1 };
+		for (int zc = 0; zc < 2; zc++) {
+			j.zero_copy = zc;
+			for (uint32_t e = 0; e < 32; e++)
+				j.owner[e] = e / 8;
+			bad_n += !run_all(&j, false);
+		}
+		printf("ep_gpu graph: %u replays, with and without zero copy: %s\n", j.steps,
+		       bad_n ? "DIFFERENCES" : "equal");
+	} else if (strcmp(a[0], "fault") == 0) {
+		bad_n = run_faults();
+	} else if (strcmp(a[0], "refuse") == 0) {
+		static struct job j;
+		static struct shared sh;
+		struct ep_exchange *x;
+		j = (struct job){ .n_gpus = 1, .sh = &sh };
+		j.c = (struct naive){ .n_ranks = 1,
+				      .n_experts = 16,
+				      .top_k = 4,
+				      .hidden = 512,
+				      .max_tokens = 64 };
+		if (exchange_local(1, &x) != ERR_NONE)
+			return 1;
+		j.x = x;
+		run_refusals(&j);
+		x->close(x);
+		bad_n = sh.differ[0];
+		printf("ep_gpu refuse: %s%s\n", bad_n ? "FAILED: " : "ok", sh.text[0]);
 	} else {
 		return 2;
 	}
