@@ -31,7 +31,7 @@ struct eng_server {
 	uint64_t n_open, n_anon;
 	uint64_t held;	 /* bytes of large frames */
 	uint32_t n_refs; /* connections, listeners: what must go before the server does */
-	struct timer sweep, flush, retry;
+	struct timer sweep, flush;
 	bool draining;
 	void (*closed)(void *arg);
 	void *arg;
@@ -359,34 +359,26 @@ static struct sp_conn *conn_new(struct eng_server *s, bool ipc)
 	return c;
 }
 
-static void on_conn(struct sp_listener *l, int status);
-
-static void accept_again(struct timer *t)
+/* fd is the connection's now, or closed. */
+static bool adopt(struct sp_conn *c, int fd)
 {
-	struct eng_server *s = container_of(t, struct eng_server, retry);
-	list_for_each (n, &s->listeners)
-		on_conn(container_of(n, struct sp_listener, node), 0);
+	struct sp_pipe *p = &c->pipe;
+	int r = p->rx.ipc ? uv_pipe_open(&p->u.pipe, fd) : uv_tcp_open(&p->u.tcp, fd);
+	if (r != 0)
+		close(fd);
+	return r == 0;
 }
 
-static void on_conn(struct sp_listener *l, int status)
+static void on_conn(struct sp_listener *l, int fd)
 {
 	struct eng_server *s = l->owner;
-	if (status < 0) {
-		s->o.counters->conns_refused++;
-		LOG_WARN(s->o.log, "rpc",
-			 "err=BUSY msg=\"accept: %s; raise the descriptor limit (ulimit -n) or "
-			 "lower conns_max\"",
-			 uv_strerror(status));
-		return;
-	}
 	struct sp_conn *c = conn_new(s, l->ipc);
 	if (!c) {
-		/* libuv accepts no more until somebody takes this one */
-		timer_start(s->loop, &s->retry, loop_now_ns(s->loop) + RETRY_MS * NS_PER_MS,
-			    accept_again);
+		s->o.counters->conns_refused++;
+		close(fd);
 		return;
 	}
-	if (uv_accept(&l->u.stream, &c->pipe.u.stream) != 0 || !cred_ok(c) || !admit(s)) {
+	if (!adopt(c, fd) || !cred_ok(c) || !admit(s)) {
 		s->o.counters->conns_refused++;
 		sp_pipe_close(&c->pipe);
 		return;
@@ -396,6 +388,16 @@ static void on_conn(struct sp_listener *l, int status)
 	s->n_anon++;
 	arm_sweep(s);
 	sp_pipe_start(&c->pipe, SP_PROTO_REP);
+}
+
+static void on_refused(struct sp_listener *l, int sys)
+{
+	struct eng_server *s = l->owner;
+	s->o.counters->conns_refused++;
+	LOG_WARN(s->o.log, "rpc",
+		 "err=BUSY msg=\"accept: %s; raise the descriptor limit (ulimit -n) or lower "
+		 "conns_max\"",
+		 uv_strerror(sys));
 }
 
 /* ---- deadlines ---- */
@@ -472,6 +474,7 @@ static void on_listener_closed(struct sp_listener *l)
 
 static const struct sp_listener_ops listener_ops = {
 	.conn = on_conn,
+	.refused = on_refused,
 	.closed = on_listener_closed,
 };
 
@@ -519,7 +522,6 @@ static void server_unref(struct eng_server *s)
 		return;
 	timer_stop(s->loop, &s->sweep);
 	timer_stop(s->loop, &s->flush);
-	timer_stop(s->loop, &s->retry);
 	s->post.fn = server_gone;
 	loop_defer(s->loop, &s->post);
 }

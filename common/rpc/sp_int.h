@@ -14,22 +14,23 @@
 struct sp_listener;
 
 struct sp_listener_ops {
-	/* A connection waits to be accepted, or accept failed with status. */
-	void (*conn)(struct sp_listener *l, int status);
+	/* A connection, taken: non-blocking, the callee's to close. */
+	void (*conn)(struct sp_listener *l, int fd);
+	/* One was closed at once, or accept failed: no descriptor, no memory. */
+	void (*refused)(struct sp_listener *l, int sys);
 	/* The listener is gone when this returns. */
 	void (*closed)(struct sp_listener *l);
 };
 
 struct sp_listener {
-	union {
-		uv_handle_t handle;
-		uv_stream_t stream;
-		uv_tcp_t tcp;
-		uv_pipe_t pipe;
-	} u;
+	uv_poll_t poll;
+	struct loop *loop;
 	const struct sp_listener_ops *ops;
 	void *owner;
-	struct list node; /* the owner's */
+	struct list node;   /* the owner's */
+	struct timer retry; /* accept failed for want of something */
+	int fd;
+	int spare; /* given up for a moment when descriptors run out */
 	bool ipc, closing;
 	char path[ADDR_PATH_MAX + 1]; /* ipc: ours to remove */
 	uint64_t dev, ino;

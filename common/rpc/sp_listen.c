@@ -2,12 +2,16 @@
 /*
  * Listening sockets of the sp engine. A socket file belongs to whoever listens on it: a stale one
  * is removed, a live one never; ours is removed at close only if it is still the same file.
+ *
+ * We accept ourselves rather than by uv_listen: libuv refuses in silence when descriptors run out,
+ * and accepts without end when connections pour in.
  */
 #include "rpc/sp_int.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -15,7 +19,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 1024
+#define BACKLOG	     1024
+#define ACCEPT_BATCH 64 /* a turn: a flood of connections does not hold up the rest */
+#define RETRY_MS     100
 
 bool sp_cred_get(const uv_handle_t *h, struct sp_cred *out)
 {
@@ -92,7 +98,7 @@ static int bind_path(const char *path, int *out, struct stat *st)
 	if (fd < 0)
 		return -errno;
 	if (bind(fd, (const struct sockaddr *)&sa, sizeof(sa)) == 0 && chmod(path, 0600) == 0 &&
-	    stat(path, st) == 0) {
+	    stat(path, st) == 0 && listen(fd, BACKLOG) == 0) {
 		*out = fd;
 		return 0;
 	}
@@ -175,11 +181,66 @@ static uint16_t bound_port(int fd)
 
 /* ---- both ---- */
 
-static void on_connection(uv_stream_t *s, int status)
+static void on_readable(uv_poll_t *t, int status, int events);
+
+static void poll_again(struct timer *t)
 {
-	struct sp_listener *l = s->data;
-	if (!l->closing)
-		l->ops->conn(l, status);
+	struct sp_listener *l = container_of(t, struct sp_listener, retry);
+	uv_poll_start(&l->poll, UV_READABLE, on_readable);
+}
+
+/*
+ * No descriptor is left. The spare one is given up for as long as it takes to accept one connection
+ * and close it: its peer learns at once, and the backlog does not fill.
+ */
+static int refuse_one(struct sp_listener *l)
+{
+	if (l->spare < 0)
+		return -EMFILE;
+	close(l->spare);
+	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+	int sys = fd < 0 ? -errno : 0;
+	if (fd >= 0)
+		close(fd);
+	l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	return sys;
+}
+
+/* True when there may be more to accept. */
+static bool accept_one(struct sp_listener *l)
+{
+	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd >= 0) {
+		l->ops->conn(l, fd);
+		return true;
+	}
+	int sys = errno;
+	if (sys == EAGAIN)
+		return false;
+	if (sys == ECONNABORTED || sys == EINTR || sys == EPROTO)
+		return true;
+	if (sys == EMFILE || sys == ENFILE) {
+		int r = refuse_one(l);
+		if (r == -EAGAIN)
+			return false;
+		if (r == 0) {
+			l->ops->refused(l, -sys);
+			return true;
+		}
+	}
+	l->ops->refused(l, -sys);
+	uv_poll_stop(&l->poll);
+	timer_start(l->loop, &l->retry, loop_now_ns(l->loop) + RETRY_MS * NS_PER_MS,
+		    poll_again);
+	return false;
+}
+
+static void on_readable(uv_poll_t *t, int status, int events)
+{
+	struct sp_listener *l = t->data;
+	for (int i = 0; i < ACCEPT_BATCH && !l->closing; i++)
+		if (!accept_one(l))
+			return;
 }
 
 static void on_closed(uv_handle_t *t)
@@ -190,21 +251,22 @@ static void on_closed(uv_handle_t *t)
 	free(l);
 }
 
-/* The descriptor is bound and listens already: what can fail is behind us. */
-static int adopt(struct sp_listener *l, struct loop *loop, int fd)
+static void remove_path(const struct sp_listener *l)
 {
-	uv_loop_t *uv = loop_uv(loop);
-	int r = l->ipc ? uv_pipe_init(uv, &l->u.pipe, 0) : uv_tcp_init(uv, &l->u.tcp);
-	assert(r == 0);
-	l->u.handle.data = l;
-	r = l->ipc ? uv_pipe_open(&l->u.pipe, fd) : uv_tcp_open(&l->u.tcp, fd);
-	if (r != 0) {
-		close(fd);
+	struct stat st;
+	if (l->ipc && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+		unlink(l->path);
+}
+
+static int start_polling(struct sp_listener *l)
+{
+	int r = uv_poll_init(loop_uv(l->loop), &l->poll, l->fd);
+	if (r != 0)
 		return r;
-	}
-	if (!l->ipc) /* libuv sleeps between two accepts otherwise */
-		uv_tcp_simultaneous_accepts(&l->u.tcp, 1);
-	return uv_listen(&l->u.stream, BACKLOG, on_connection);
+	l->poll.data = l;
+	l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	uv_poll_start(&l->poll, UV_READABLE, on_readable);
+	return 0;
 }
 
 enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_listener_ops *ops,
@@ -212,7 +274,6 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_li
 			 struct why *why)
 {
 	struct addr a;
-	int fd = -1;
 	enum err e = addr_parse(addr, &a, why);
 	if (e != ERR_NONE)
 		return e;
@@ -220,18 +281,21 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_li
 	if (!l)
 		return why_set(why, ERR_NO_MEMORY, "listen on %.160s: no memory", addr);
 	l->ipc = a.scheme == ADDR_IPC;
+	l->loop = loop;
 	l->owner = owner;
-	e = l->ipc ? open_ipc(l, &a, addr, &fd, why) : open_tcp(&a, addr, &fd, why);
+	e = l->ipc ? open_ipc(l, &a, addr, &l->fd, why) : open_tcp(&a, addr, &l->fd, why);
 	if (e != ERR_NONE) {
 		free(l);
 		return e;
 	}
 	if (!l->ipc)
-		a.port = bound_port(fd);
-	int r = adopt(l, loop, fd);
+		a.port = bound_port(l->fd);
+	int r = start_polling(l);
 	if (r != 0) {
 		e = fail(why, addr, r, "listen");
-		sp_listener_close(l);
+		remove_path(l);
+		close(l->fd);
+		free(l);
 		return e;
 	}
 	l->ops = ops;
@@ -243,11 +307,13 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_li
 
 void sp_listener_close(struct sp_listener *l)
 {
-	struct stat st;
 	if (l->closing)
 		return;
 	l->closing = true;
-	if (l->ipc && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
-		unlink(l->path);
-	uv_close(&l->u.handle, on_closed);
+	timer_stop(l->loop, &l->retry);
+	remove_path(l);
+	uv_close((uv_handle_t *)&l->poll, on_closed);
+	close(l->fd);
+	if (l->spare >= 0)
+		close(l->spare);
 }

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -37,6 +38,8 @@ void raw_open(struct raw_sp *r, struct rpc_fix *f)
 	assert(r->fd >= 0);
 	int rc = connect(r->fd, (struct sockaddr *)&sa, n);
 	assert(rc == 0);
+	int on = 1;
+	setsockopt(r->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	fcntl(r->fd, F_SETFL, O_NONBLOCK);
 }
 
@@ -65,9 +68,19 @@ bool raw_write(struct raw_sp *r, const void *p, size_t n)
 	return true;
 }
 
+/* A few turns of the loop usually bring the answer; only then is it worth sleeping. */
+static void wait_a_bit(struct raw_sp *r, uint32_t *turns)
+{
+	if (++*turns < 20)
+		loop_run_once(&r->fix->loop, false);
+	else
+		rpc_fix_run_ms(r->fix, 1);
+}
+
 /* Exactly n bytes; false: closed or late. */
 static bool read_n(struct raw_sp *r, uint8_t *to, size_t n, uint32_t ms)
 {
+	uint32_t turns = 0;
 	uint64_t end = clock_after_ms(loop_now_ns(&r->fix->loop), ms);
 	while (n > 0) {
 		ssize_t got = read(r->fd, to, n);
@@ -76,9 +89,10 @@ static bool read_n(struct raw_sp *r, uint8_t *to, size_t n, uint32_t ms)
 		if (got < 0) {
 			if (loop_now_ns(&r->fix->loop) >= end)
 				return false;
-			rpc_fix_run_ms(r->fix, 1);
+			wait_a_bit(r, &turns);
 			continue;
 		}
+		turns = 0;
 		to += got;
 		n -= (size_t)got;
 	}
@@ -88,6 +102,7 @@ static bool read_n(struct raw_sp *r, uint8_t *to, size_t n, uint32_t ms)
 bool raw_closed_within(struct raw_sp *r, uint32_t ms)
 {
 	uint8_t junk[4096];
+	uint32_t turns = 0;
 	uint64_t end = clock_after_ms(loop_now_ns(&r->fix->loop), ms);
 	for (;;) {
 		ssize_t got = read(r->fd, junk, sizeof(junk));
@@ -95,7 +110,7 @@ bool raw_closed_within(struct raw_sp *r, uint32_t ms)
 			return true;
 		if (got < 0 && loop_now_ns(&r->fix->loop) >= end)
 			return false;
-		rpc_fix_run_ms(r->fix, 1);
+		wait_a_bit(r, &turns);
 	}
 }
 
