@@ -15,13 +15,21 @@
 /* One box's loopback or a quiet rack: 20..60 us. */
 static const struct net_link quiet = { .latency_us = 20, .jitter_us = 40, .reorder_us = 2000 };
 
-/* A simulated network has the memory of the test's process: without it the run is void. */
+/* How long does this cut last? */
+struct cut {
+	struct list node; /* net_sim.cuts */
+	struct link *l;
+	uint32_t n;
+};
+
+/* The network has the memory of the test's process: without it the run is void. Not by malloc,
+ * which tests let fail for the code that runs in the simulation. */
 void *net_alloc(size_t n)
 {
-	void *p = calloc(1, n);
-	if (!p)
+	void *p;
+	if (posix_memalign(&p, 16, n) != 0)
 		abort();
-	return p;
+	return memset(p, 0, n);
 }
 
 uint64_t net_below(struct net_sim *n, uint64_t below)
@@ -58,6 +66,7 @@ struct net_sim *net_sim_new(const struct net_sim_world *w)
 	list_init(&n->ports);
 	list_init(&n->packets);
 	list_init(&n->streams);
+	list_init(&n->cuts);
 	return n;
 }
 
@@ -70,6 +79,8 @@ void net_sim_free(struct net_sim *n)
 		free(list_entry(i, struct packet, all));
 	for (struct list *i; (i = list_pop_front(&n->streams));)
 		free(list_entry(i, struct stream, node));
+	for (struct list *i; (i = list_pop_front(&n->cuts));)
+		free(list_entry(i, struct cut, node));
 	for (struct list *i; (i = list_pop_front(&n->links));)
 		free(list_entry(i, struct link, node));
 	for (struct list *i; (i = list_pop_front(&n->machs));)
@@ -136,10 +147,29 @@ void net_link_set(struct net_sim *n, const char *from, const char *to,
 	}
 }
 
+static void cut_lasts(void *arg)
+{
+	struct cut *cut = arg;
+	if (cut->l->cut && cut->l->n_cuts == cut->n)
+		net_link_timeout(cut->l);
+	list_del(&cut->node);
+	free(cut);
+}
+
 void net_link_cut(struct net_sim *n, const char *from, const char *to)
 {
+	struct link *l = net_link(n, net_mach(n, from), net_mach(n, to));
+	if (l->cut || l->from == l->to)
+		return;
 	net_note(n, true, "cut %s -> %s", from, to);
-	net_link(n, net_mach(n, from), net_mach(n, to))->cut = true;
+	l->cut = true;
+	l->n_cuts++;
+	struct cut *cut = net_alloc(sizeof(*cut));
+	*cut = (struct cut){ .l = l, .n = l->n_cuts };
+	list_push_back(&n->cuts, &cut->node);
+	/* an idle stream: one keepalive interval, then the time to give up */
+	n->w.at(n->w.ctx, NULL, n->w.now_ns(n->w.ctx) + 2 * NET_GIVE_UP_MS * MS, cut_lasts,
+		cut);
 }
 
 /* Retransmission timers double while a link is cut: what waited comes up to 1.5 s late. */
@@ -186,9 +216,11 @@ static bool between(const struct stream *s, const char *a, const char *b)
 	       (strcmp(x, b) == 0 && strcmp(y, a) == 0);
 }
 
+/* And goes over a wire that can fail. */
 static bool stands(const struct stream *s)
 {
-	return s->e[0].state == END_OPEN && s->e[1].state == END_OPEN;
+	return s->e[0].state == END_OPEN && s->e[1].state == END_OPEN &&
+	       s->e[0].mach != s->e[1].mach;
 }
 
 size_t net_reset(struct net_sim *n, const char *a, const char *b)
@@ -212,7 +244,7 @@ size_t net_black_hole(struct net_sim *n, const char *a, const char *b)
 		struct stream *s = list_entry(i, struct stream, node);
 		if (s->hole || !stands(s) || !between(s, a, b))
 			continue;
-		s->hole = true;
+		net_stream_hole(s);
 		hit++;
 	}
 	net_note(n, true, "%zu streams of %s and %s swallow", hit, a, b ? b : "all");
@@ -266,6 +298,7 @@ static void arrive(void *arg)
 	}
 	if (p->link->cut) {
 		p->net->c.packets_waiting++;
+		net_stream_stuck(p);
 		list_push_back(&p->link->held, &p->node);
 		return;
 	}

@@ -10,8 +10,8 @@
  *
  * A stream behaves as a TCP connection between two kernels that never corrupt it: what is sent
  * arrives once, in order (but see reorder_ppm, dup_ppm), or the stream breaks. While a link is cut
- * its packets wait for their retransmission, so nobody is told; a SYN waits too. A process that is
- * stopped still has its kernel: it is connected to, and its buffers fill up.
+ * its packets wait for their retransmission, so nobody is told until NET_GIVE_UP_MS have passed; a SYN
+ * waits too. A process that is stopped still has its kernel: it is connected to, its buffers fill.
  *
  * I1: no callback runs inside a call of this file; each runs as an event of its port's owner.
  * I2: after net_end_close, net_unlisten and net_dgram_close their callbacks do not run any more.
@@ -30,6 +30,9 @@
 #define NET_DGRAMS_MAX	128
 #define NET_DGRAM_BYTES 65507
 #define NET_BYTES_MAX	(512ull << 20)
+/* Kernels give up what nobody acknowledges: TCP_USER_TIMEOUT, and keepalive with it, as rpc_sp.c sets
+ * them. Between machines; a unix socket has none. */
+#define NET_GIVE_UP_MS	15000
 
 /* What the simulator gives. */
 struct net_sim_world {
@@ -66,7 +69,8 @@ struct net_link {
 void net_link_get(struct net_sim *n, const char *from, const char *to, struct net_link *out);
 void net_link_set(struct net_sim *n, const char *from, const char *to,
 		  const struct net_link *l);
-/* Packets from `from` to `to` wait (datagrams are lost) until healed. Two calls cut both ways. */
+/* Packets from `from` to `to` wait (datagrams are lost) until healed. Two calls cut both ways.
+ * A machine is never cut from itself. */
 void net_link_cut(struct net_sim *n, const char *from, const char *to);
 /* Both ways. What waited arrives within seconds, or finds its stream reset. Both NULL: all. */
 void net_link_heal(struct net_sim *n, const char *a, const char *b);
@@ -77,7 +81,7 @@ void net_link_spike(struct net_sim *n, const char *from, const char *to, uint32_
 size_t net_reset(struct net_sim *n, const char *a, const char *b);
 /*
  * Streams that stand between a and b (NULL: any) swallow everything from now on and neither end is
- * told, as when a NAT box forgets them; new ones work. Returns how many.
+ * told before NET_GIVE_UP_MS, as when a NAT box forgets them; new ones work. Returns how many.
  */
 size_t net_black_hole(struct net_sim *n, const char *a, const char *b);
 

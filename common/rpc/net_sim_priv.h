@@ -23,6 +23,7 @@ struct link {
 	struct net_link set;
 	bool own; /* set was given for this link; else the default holds */
 	bool cut;
+	uint32_t n_cuts; /* so far: which cut a timeout belongs to */
 	uint64_t spike_until_ns, spike_ns;
 	uint64_t free_ns; /* when the wire has sent what it was given, at bytes_per_s */
 	struct list held; /* packets that wait for the end of a cut */
@@ -70,11 +71,13 @@ struct net_end {
 	const struct net_end_events *ev; /* NULL: not accepted yet */
 	void *ctx;
 	struct list in; /* packets that arrived and are not read */
-	bool paused, reading;
+	bool paused, reading, watched;
 	uint64_t lost_before_ns; /* its machine lost the power, and what it had sent by then */
 	uint64_t last_ns;	 /* arrival of the last packet in order; next ones come later */
 	uint64_t max_ns;	 /* the same over all packets */
 	uint64_t queued;	 /* bytes that were sent to it and not read */
+	uint64_t
+		stuck_ns; /* when the oldest message was sent that cannot reach it; 0: none is */
 };
 
 struct stream {
@@ -102,7 +105,7 @@ struct net_listener {
 struct net_sim {
 	struct net_sim_world w;
 	struct net_link dflt;
-	struct list machs, links, ports, packets, streams;
+	struct list machs, links, ports, packets, streams, cuts;
 	uint64_t next_stream;
 	struct net_sim_counters c;
 };
@@ -128,7 +131,13 @@ void net_soon(struct net_sim_port *p, void (*fn)(void *arg), void *arg);
 void net_stream_arrive(struct packet *p);
 void net_stream_unref(struct stream *s);
 void net_stream_reset(struct stream *s);
+/* From now on it swallows. */
+void net_stream_hole(struct stream *s);
 void net_port_cut_streams(struct net_sim_port *p, bool silent);
+/* p cannot go on: its sender's kernel gives up in the end. */
+void net_stream_stuck(struct packet *p);
+/* The keepalive probes of a stream over l found nobody for too long. */
+void net_link_timeout(struct link *l);
 /* p, which waited for a cut to end, arrives at or after when_ns; returns when. */
 uint64_t net_stream_requeue(struct packet *p, uint64_t when_ns);
 

@@ -92,6 +92,7 @@ uint64_t net_stream_requeue(struct packet *p, uint64_t when_ns)
 		return when_ns;
 	struct net_end *to = &p->stream->e[p->to];
 	/* some stacks or middle boxes have given the stream up meanwhile */
+	to->stuck_ns = 0;
 	if (p->kind == P_MESSAGE && net_chance(p->net, 50000))
 		net_stream_reset(p->stream);
 	to->last_ns = MAX_OF(to->last_ns, when_ns);
@@ -115,6 +116,81 @@ void net_stream_reset(struct stream *s)
 		if (s->e[i].state == END_OPEN || s->e[i].state == END_SYN)
 			send_control(&s->e[i], P_RST);
 	net_stream_unref(s);
+}
+
+/* ---- giving up ---- */
+
+/* e's own kernel says so, whatever the other side knows. */
+static void give_up(struct net_end *e)
+{
+	if (e->state != END_OPEN || e->port->cut)
+		return;
+	net_note(net_of(e), false, "stream %s - %s is given up by %s",
+		 e->stream->e[0].mach->name, e->stream->e[1].mach->name, e->mach->name);
+	reset_now(e);
+}
+
+static void stuck_for_long(void *arg)
+{
+	struct net_end *to = arg;
+	struct stream *s = to->stream;
+	uint64_t max_ns = NET_GIVE_UP_MS * 1000000ull;
+	if (to->stuck_ns && now(s->net) - to->stuck_ns < max_ns) {
+		s->net->w.at(s->net->w.ctx, NULL, to->stuck_ns + max_ns, stuck_for_long, to);
+		return;
+	}
+	to->watched = false;
+	if (to->stuck_ns)
+		give_up(other(to));
+	net_stream_unref(s);
+}
+
+void net_stream_stuck(struct packet *p)
+{
+	struct net_end *to = &p->stream->e[p->to];
+	struct net_sim *n = p->net;
+	if (p->kind != P_MESSAGE || to->stuck_ns)
+		return;
+	to->stuck_ns = p->sent_ns;
+	if (to->watched)
+		return;
+	to->watched = true;
+	to->stream->refs++;
+	n->w.at(n->w.ctx, NULL, p->sent_ns + NET_GIVE_UP_MS * 1000000ull, stuck_for_long, to);
+}
+
+void net_link_timeout(struct link *l)
+{
+	list_for_each_safe (i, &l->net->streams) {
+		struct stream *s = list_entry(i, struct stream, node);
+		bool over = (s->e[0].mach == l->from && s->e[1].mach == l->to) ||
+			    (s->e[1].mach == l->from && s->e[0].mach == l->to);
+		if (!over)
+			continue;
+		s->refs++;
+		give_up(&s->e[0]);
+		give_up(&s->e[1]);
+		net_stream_unref(s);
+	}
+}
+
+static void hole_lasts(void *arg)
+{
+	struct stream *s = arg;
+	give_up(&s->e[0]);
+	give_up(&s->e[1]);
+	net_stream_unref(s);
+}
+
+/* Keepalive probes find out in the end, if no message does before. */
+void net_stream_hole(struct stream *s)
+{
+	struct net_sim *n = s->net;
+	s->hole = true;
+	s->refs++;
+	n->w.at(n->w.ctx, NULL,
+		now(n) + (NET_GIVE_UP_MS + net_below(n, NET_GIVE_UP_MS)) * 1000000ull,
+		hole_lasts, s);
 }
 
 /* ---- the process's half ---- */
@@ -291,6 +367,8 @@ void net_stream_arrive(struct packet *p)
 {
 	struct net_end *e = &p->stream->e[p->to];
 	if (swallowed(p)) {
+		if (p->stream->hole)
+			net_stream_stuck(p);
 		net_packet_free(p);
 		return;
 	}

@@ -321,7 +321,7 @@ Test(net, a_cut_only_delays, .timeout = 20)
 		net_link_cut(sim_net(t.s), "c", "s");
 		send_many(&t.cl, 0, 10);
 		send_u32(&t.sv, 7);
-		sim_run_ms(t.s, 60000);
+		sim_run_ms(t.s, NET_GIVE_UP_MS - 1000);
 		cr_assert_eq(t.sv.n, 0);
 		cr_assert_eq(t.cl.n, 1, "the other way is whole");
 		cr_assert(!t.cl.down && !t.sv.down);
@@ -336,6 +336,42 @@ Test(net, a_cut_only_delays, .timeout = 20)
 	}
 	cr_assert(resets > 5 && resets < 90,
 		  "%zu of 100 streams were reset at the end of a cut", resets);
+	NO_LEAKS();
+}
+
+Test(net, kernels_give_up_in_the_end, .timeout = 20)
+{
+	for (int idle = 0; idle < 2; idle++) {
+		struct pair t;
+		pair_open(&t, 20 + (uint64_t)idle);
+		net_link_cut(sim_net(t.s), "c", "s");
+		if (!idle)
+			send_u32(&t.cl, 1);
+		sim_run_ms(t.s, NET_GIVE_UP_MS + 1000);
+		cr_assert_eq(t.cl.down, !idle, "who has sent something knows first");
+		cr_assert(!t.sv.down);
+		sim_run_ms(t.s, NET_GIVE_UP_MS);
+		cr_assert(t.cl.down && t.sv.down, "keepalive");
+		net_link_heal(sim_net(t.s), NULL, NULL);
+		sim_run_ms(t.s, 3000);
+		cr_assert_eq(t.sv.n, 0);
+		pair_close(&t);
+	}
+	NO_LEAKS();
+}
+
+Test(net, a_stopped_peer_is_not_given_up, .timeout = 20)
+{
+	struct pair t;
+	pair_open(&t, 22);
+	sim_stop(t.sv.p);
+	send_u32(&t.cl, 1);
+	sim_run_ms(t.s, 100000);
+	cr_assert(!t.cl.down, "its kernel acknowledges");
+	sim_cont(t.sv.p);
+	sim_run_ms(t.s, 10);
+	cr_assert_eq(t.sv.n, 1);
+	pair_close(&t);
 	NO_LEAKS();
 }
 
@@ -399,6 +435,8 @@ Test(net, a_black_hole_tells_nobody_and_new_streams_work, .timeout = 20)
 	send_many(&t.sv, 0, 10);
 	sim_run_ms(t.s, 10000);
 	cr_assert(t.sv.n == 0 && t.cl.n == 0 && !t.cl.down && !t.sv.down);
+	sim_run_ms(t.s, NET_GIVE_UP_MS);
+	cr_assert(t.cl.down && t.sv.down);
 	net_end_close(TAKE(t.cl.end), true);
 	net_end_close(TAKE(t.sv.end), true);
 	dial(&t.cl, "sim://s/svc");

@@ -27,11 +27,12 @@ struct sim_proc *sim_current(void)
 	return current;
 }
 
+/* posix_memalign is what sim_alloc.c leaves alone. */
 void *sim_alloc(size_t n)
 {
-	void *p = calloc(1, n);
-	SIM_CHECK(p, "no memory for %zu bytes", n);
-	return p;
+	void *p;
+	SIM_CHECK(posix_memalign(&p, 16, n) == 0, "no memory for %zu bytes", n);
+	return memset(p, 0, n);
 }
 
 void sim_mix(struct sim *s, uint64_t v)
@@ -69,12 +70,17 @@ void sim_at_proc(struct sim_proc *p, uint64_t when_ns, void (*fn)(void *arg), vo
 	add_event(p->machine->sim, p, when_ns, fn, arg);
 }
 
-static bool runs(const struct sim_proc *p)
+bool sim_awake(const struct sim_proc *p)
 {
-	if (!p || p->state == SIM_DEAD || p->state == SIM_ENDED)
+	if (p->state == SIM_DEAD || p->state == SIM_ENDED)
 		return true;
 	return p->state == SIM_RUNNING &&
 	       p->machine->asleep_until_ns <= p->machine->sim->now_ns;
+}
+
+uint64_t sim_awake_since_ns(const struct sim_proc *p)
+{
+	return p->awake_since_ns;
 }
 
 static void dispatch(struct sim *s, struct sim_event *e)
@@ -91,6 +97,15 @@ static void dispatch(struct sim *s, struct sim_event *e)
 	current = NULL;
 }
 
+void sim_run_in(struct sim_proc *p, void (*fn)(void *arg), void *arg)
+{
+	SIM_CHECK(!current, "sim_run_in from inside an event");
+	SIM_CHECK(sim_awake(p), "%s is stopped", p->name);
+	current = p;
+	fn(arg);
+	current = NULL;
+}
+
 bool sim_step(struct sim *s)
 {
 	struct heap_node *n = heap_min(&s->queue);
@@ -102,7 +117,7 @@ bool sim_step(struct sim *s)
 	heap_remove(&s->queue, n);
 	SIM_CHECK(at >= s->now_ns, "time went back");
 	s->now_ns = at;
-	if (runs(e->proc))
+	if (!e->proc || sim_awake(e->proc))
 		dispatch(s, e);
 	else
 		list_push_back(&e->proc->held, &e->held);
@@ -123,12 +138,11 @@ void sim_run_ms(struct sim *s, uint64_t ms)
 	s->now_ns = end;
 }
 
-bool sim_run_until(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t ms)
+bool sim_run_until_ns(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t end_ns)
 {
-	uint64_t end = s->now_ns + ms * NS_PER_MS;
 	while (!pred(arg)) {
-		if (!due_by(s, end)) {
-			s->now_ns = end;
+		if (!due_by(s, end_ns)) {
+			s->now_ns = end_ns;
 			return pred(arg);
 		}
 		sim_step(s);
@@ -136,10 +150,16 @@ bool sim_run_until(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t m
 	return true;
 }
 
+bool sim_run_until(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t ms)
+{
+	return sim_run_until_ns(s, pred, arg, s->now_ns + ms * NS_PER_MS);
+}
+
 void sim_release(struct sim_proc *p)
 {
 	struct sim *s = p->machine->sim;
 	uint64_t at = s->now_ns + 1000;
+	p->awake_since_ns = s->now_ns;
 	for (struct list *n; (n = list_pop_front(&p->held));)
 		sim_queue(s, list_entry(n, struct sim_event, held), at++);
 }
@@ -160,7 +180,7 @@ static void drv_arm(struct loop *l, uint64_t first_due_ns)
 	struct sim_loop *sl = l->driver_data;
 	struct sim *s = sl->proc->machine->sim;
 	uint64_t when = sim_node_when(sl->proc->machine, first_due_ns);
-	if (when == UINT64_MAX) {
+	if (when >= UINT64_MAX >> 9) { /* a year from now, or never */
 		heap_remove(&s->queue, &sl->timer.node);
 		list_del(&sl->timer.held);
 		return;
@@ -266,6 +286,7 @@ struct sim_proc *sim_proc_start(struct sim_node *n, const struct sim_proc_opts *
 		.machine = n, .id = ++s->n_procs, .on_kill = o->on_kill, .arg = o->arg
 	};
 	memcpy(p->name, o->name, strlen(o->name) + 1);
+	p->awake_since_ns = s->now_ns;
 	p->rng = (struct sim_rng){ sim_rng_next(&s->rng) };
 	list_init(&p->held);
 	list_init(&p->loops);

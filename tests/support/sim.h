@@ -99,6 +99,8 @@ bool sim_step(struct sim *s);
 void sim_run_ms(struct sim *s, uint64_t ms);
 /* Runs until pred says true, for at most ms. False: it never did. */
 bool sim_run_until(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t ms);
+/* The same to a point in time, not before now. */
+bool sim_run_until_ns(struct sim *s, bool (*pred)(void *arg), void *arg, uint64_t end_ns);
 
 /* ---- machines ---- */
 
@@ -144,6 +146,12 @@ struct sim_node *sim_proc_node(const struct sim_proc *p);
 void sim_stop(struct sim_proc *p);
 void sim_cont(struct sim_proc *p);
 void sim_kill(struct sim_proc *p);
+/* It is not stopped and its machine does not sleep: its events run. */
+bool sim_awake(const struct sim_proc *p);
+/* When it last began to be: at its start, after a SIGCONT, when its machine woke up. */
+uint64_t sim_awake_since_ns(const struct sim_proc *p);
+/* From outside of any event: fn(arg) runs now, as an event of p, which must be awake. */
+void sim_run_in(struct sim_proc *p, void (*fn)(void *arg), void *arg);
 /* The process whose event runs; NULL between events and in the world's own. */
 struct sim_proc *sim_current(void);
 /* A job or disk operation of the current process takes ns more. */

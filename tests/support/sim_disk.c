@@ -76,9 +76,10 @@ static bool image_room(struct image *m, size_t size)
 	if (size <= m->cap)
 		return true;
 	size_t cap = MAX_OF(m->cap * 2, (size + SIM_SECTOR - 1) / SIM_SECTOR * SIM_SECTOR);
-	uint8_t *p = realloc(m->p, cap);
-	SIM_CHECK(p, "no memory for a file of %zu bytes", cap);
-	memset(p + m->cap, 0, cap - m->cap);
+	uint8_t *p = sim_alloc(cap);
+	if (m->cap)
+		memcpy(p, m->p, m->cap);
+	free(m->p);
 	m->p = p;
 	m->cap = cap;
 	return true;
@@ -114,9 +115,10 @@ static void cache_room(struct inode *i, size_t size)
 	size_t after = n_sectors(i);
 	if (after == before)
 		return;
-	uint8_t *d = realloc(i->dirty, after);
-	SIM_CHECK(d, "no memory for %zu sectors", after);
-	memset(d + before, 0, after - before);
+	uint8_t *d = sim_alloc(after);
+	if (before)
+		memcpy(d, i->dirty, before);
+	free(i->dirty);
 	i->dirty = d;
 }
 

@@ -66,6 +66,7 @@ struct sim_proc {
 	struct list held, loops;
 	struct net_sim_port *port;
 	struct sim_rng rng;
+	uint64_t awake_since_ns;
 	uint64_t spent_ns; /* by sim_spend, until the running job ends */
 	void (*on_kill)(void *arg);
 	void *arg;

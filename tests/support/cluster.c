@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members, time, calls: what both backends have alike.
+ */
+#include "tests/support/cluster_priv.h"
+#include "tests/support/sim_alloc.h"
+
+#include "rpc/auth.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void take_name(char to[CL_NAME_MAX + 1], const char *name, const char *what)
+{
+	SIM_CHECK(name && *name && strlen(name) <= CL_NAME_MAX && !strchr(name, '/'),
+		  "%s name '%s': 1..%d characters without '/'", what, name ? name : "(null)",
+		  CL_NAME_MAX);
+	memcpy(to, name, strlen(name) + 1);
+}
+
+static struct cl_node *node_find(struct cluster *c, const char *name)
+{
+	list_for_each (i, &c->nodes)
+		if (strcmp(list_entry(i, struct cl_node, node)->name, name) == 0)
+			return list_entry(i, struct cl_node, node);
+	return NULL;
+}
+
+struct cl_node *cl_node_of(struct cluster *c, const char *name)
+{
+	struct cl_node *n = node_find(c, name);
+	SIM_CHECK(n, "no node is called '%s'", name);
+	return n;
+}
+
+static struct cl_node *node_make(struct cluster *c, const char *name)
+{
+	struct cl_node *n = node_find(c, name);
+	if (n)
+		return n;
+	n = calloc(1, sizeof(*n));
+	SIM_CHECK(n, "no memory");
+	take_name(n->name, name, "node");
+	list_push_back(&c->nodes, &n->node);
+	c->ops->node_add(c, n);
+	return n;
+}
+
+static struct cl_member *member_find(struct cluster *c, const char *name)
+{
+	list_for_each (i, &c->members)
+		if (strcmp(list_entry(i, struct cl_member, node)->name, name) == 0)
+			return list_entry(i, struct cl_member, node);
+	return NULL;
+}
+
+struct cl_member *cl_member_of(struct cluster *c, const char *name)
+{
+	struct cl_member *m = member_find(c, name);
+	SIM_CHECK(m, "no member is called '%s'", name);
+	return m;
+}
+
+/* The simulator lists its own faults. */
+#define REAL_NOTE(c, ...)                        \
+	do {                                     \
+		if ((c)->o.backend == CL_REAL)   \
+			cl_note(c, __VA_ARGS__); \
+	} while (0)
+
+void cl_note(struct cluster *c, const char *fmt, ...)
+{
+	char text[160];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	c->ops->note(c, text);
+}
+
+/* Log lines of clients belong to the list of events, if to anything. */
+static void no_log(struct log_capture *cap, const char *line, size_t n)
+{
+	(void)cap, (void)line, (void)n;
+}
+
+struct cluster *cl_open(const struct cl_opts *o)
+{
+	static const uint8_t secret[AUTH_KEY_BYTES] = "a cluster under test: no secret";
+	struct cluster *c = calloc(1, sizeof(*c));
+	SIM_CHECK(c, "no memory");
+	c->o = *o;
+	c->ops = o->backend == CL_SIM ? &cl_ops_sim : &cl_ops_real;
+	c->rng = sim_rng(o->seed, "cluster");
+	c->capture.fn = no_log;
+	c->log.svc = "test";
+	list_init(&c->nodes);
+	list_init(&c->members);
+	list_init(&c->clients);
+	SIM_CHECK(keyring_new(secret, NULL, &c->keys) == ERR_NONE, "no locked memory for keys");
+	log_set_capture(&c->log, &c->capture);
+	c->ops->open(c);
+	return c;
+}
+
+void cl_add(struct cluster *c, const struct cl_member_opts *o)
+{
+	SIM_CHECK(!member_find(c, o->name), "two members are called '%s'", o->name);
+	struct cl_member *m = calloc(1, sizeof(*m));
+	SIM_CHECK(m, "no memory");
+	take_name(m->name, o->name, "member");
+	m->o = *o;
+	m->o.name = m->name;
+	m->on = node_make(c, o->node);
+	m->o.node = m->on->name;
+	list_push_back(&c->members, &m->node);
+	c->ops->member_add(c, m);
+}
+
+enum cl_backend cl_backend(const struct cluster *c)
+{
+	return c->o.backend;
+}
+
+const struct keyring *cl_keys(struct cluster *c)
+{
+	return c->keys;
+}
+
+/* ---- time ---- */
+
+uint64_t cl_now_ns(struct cluster *c)
+{
+	return c->ops->now_ns(c);
+}
+
+void cl_later(struct cluster *c, uint64_t at_ns, const struct cl_action *a)
+{
+	struct cl_action *own = malloc(sizeof(*own));
+	SIM_CHECK(own, "no memory");
+	*own = *a;
+	own->at = (struct heap_node){ 0 };
+	heap_insert(&c->actions, &own->at, at_ns);
+}
+
+void cl_forget(struct cluster *c)
+{
+	for (struct heap_node *n; (n = heap_min(&c->actions));) {
+		heap_remove(&c->actions, n);
+		free(container_of(n, struct cl_action, at));
+	}
+}
+
+static void act(struct cluster *c, struct heap_node *n)
+{
+	struct cl_action *a = container_of(n, struct cl_action, at);
+	heap_remove(&c->actions, n);
+	a->fn(c, a);
+	free(a);
+}
+
+static bool run_to(struct cluster *c, bool (*pred)(void *arg), void *arg, uint64_t end_ns)
+{
+	for (;;) {
+		struct heap_node *n = heap_min(&c->actions);
+		uint64_t next = n && n->key <= end_ns ? n->key : end_ns;
+		if (c->ops->run(c, pred, arg, next))
+			return true;
+		if (!n || n->key > end_ns)
+			return false;
+		act(c, n);
+	}
+}
+
+void cl_run_ms(struct cluster *c, uint64_t ms)
+{
+	run_to(c, NULL, NULL, clock_after_ms(cl_now_ns(c), ms));
+}
+
+bool cl_until(struct cluster *c, bool (*pred)(void *arg), void *arg, uint64_t ms)
+{
+	return run_to(c, pred, arg, clock_after_ms(cl_now_ns(c), ms));
+}
+
+/* ---- members ---- */
+
+bool cl_start(struct cluster *c, const char *name)
+{
+	struct cl_member *m = cl_member_of(c, name);
+	if (m->up)
+		return true;
+	cl_note(c, "start %s", name);
+	m->n_runs++;
+	m->why[0] = 0;
+	m->up = true;
+	m->up = c->ops->start(c, m);
+	return m->up;
+}
+
+void cl_term(struct cluster *c, const char *name)
+{
+	struct cl_member *m = cl_member_of(c, name);
+	if (!m->up)
+		return;
+	cl_note(c, "end %s", name);
+	c->ops->term(c, m);
+}
+
+void cl_kill(struct cluster *c, const char *name)
+{
+	struct cl_member *m = cl_member_of(c, name);
+	if (!m->up)
+		return;
+	REAL_NOTE(c, "kill %s", name);
+	c->ops->kill(c, m);
+	m->up = false;
+}
+
+void cl_restart(struct cluster *c, const char *name)
+{
+	cl_kill(c, name);
+	SIM_CHECK(cl_start(c, name), "%s does not start: %s", name, cl_why(c, name));
+}
+
+void cl_stop(struct cluster *c, const char *name)
+{
+	struct cl_member *m = cl_member_of(c, name);
+	if (!m->up)
+		return;
+	REAL_NOTE(c, "stop %s", name);
+	c->ops->stop(c, m);
+}
+
+void cl_cont(struct cluster *c, const char *name)
+{
+	struct cl_member *m = cl_member_of(c, name);
+	if (!m->up)
+		return;
+	REAL_NOTE(c, "continue %s", name);
+	c->ops->cont(c, m);
+}
+
+bool cl_running(struct cluster *c, const char *name)
+{
+	return cl_member_of(c, name)->up;
+}
+
+const char *cl_why(struct cluster *c, const char *name)
+{
+	return cl_member_of(c, name)->why;
+}
+
+uint32_t cl_runs(struct cluster *c, const char *name)
+{
+	return cl_member_of(c, name)->n_runs;
+}
+
+const char *cl_addr(struct cluster *c, const char *from_node, const char *name)
+{
+	return c->ops->addr(c, node_make(c, from_node), cl_member_of(c, name));
+}
+
+/* ---- faults ---- */
+
+bool cl_can(const struct cluster *c, enum cl_fault f)
+{
+	if (f == CL_OOM && !sim_alloc_fail)
+		return false;
+	return (c->ops->can & (1u << f)) != 0;
+}
+
+static void need(const struct cluster *c, enum cl_fault f, const char *what)
+{
+	SIM_CHECK(cl_can(c, f), "this backend has no %s: ask cl_can first", what);
+}
+
+void cl_partition_oneway(struct cluster *c, const char *from, const char *to)
+{
+	need(c, CL_PARTITION, "partition");
+	REAL_NOTE(c, "cut %s -> %s", from, to);
+	c->ops->cut(c, cl_node_of(c, from), cl_node_of(c, to));
+}
+
+void cl_partition(struct cluster *c, const char *a, const char *b)
+{
+	cl_partition_oneway(c, a, b);
+	cl_partition_oneway(c, b, a);
+}
+
+void cl_heal(struct cluster *c, const char *a, const char *b)
+{
+	REAL_NOTE(c, "heal %s %s", a ? a : "all", a ? b : "");
+	if (a)
+		c->ops->heal(c, cl_node_of(c, a), cl_node_of(c, b));
+	else
+		c->ops->heal(c, NULL, NULL);
+}
+
+void cl_delay(struct cluster *c, const char *a, const char *b, uint32_t ms, uint32_t for_ms)
+{
+	need(c, CL_DELAY, "delay");
+	REAL_NOTE(c, "delay %s - %s by %u ms for %u ms", a, b, ms, for_ms);
+	struct cl_node *x = cl_node_of(c, a), *y = cl_node_of(c, b);
+	c->ops->delay(c, x, y, ms, for_ms);
+	c->ops->delay(c, y, x, ms, for_ms);
+}
+
+void cl_reorder(struct cluster *c, uint32_t ppm)
+{
+	need(c, CL_REORDER, "reordering");
+	cl_note(c, "reorder %u ppm", ppm);
+	c->ops->reorder(c, ppm);
+}
+
+void cl_reset(struct cluster *c, const char *a, const char *b)
+{
+	need(c, CL_RESET, "reset");
+	REAL_NOTE(c, "reset %s - %s", a, b ? b : "all");
+	c->ops->reset(c, cl_node_of(c, a), b ? cl_node_of(c, b) : NULL);
+}
+
+void cl_black_hole(struct cluster *c, const char *a, const char *b)
+{
+	need(c, CL_BLACK_HOLE, "black hole");
+	REAL_NOTE(c, "black hole %s - %s", a, b ? b : "all");
+	c->ops->black_hole(c, cl_node_of(c, a), b ? cl_node_of(c, b) : NULL);
+}
+
+void cl_lossy(struct cluster *c, uint32_t break_ppm, uint32_t dgram_loss_ppm,
+	      uint32_t dgram_dup_ppm)
+{
+	need(c, CL_LOSSY, "loss");
+	cl_note(c, "lossy: break %u, lose %u, double %u ppm", break_ppm, dgram_loss_ppm,
+		dgram_dup_ppm);
+	c->ops->lossy(c, break_ppm, dgram_loss_ppm, dgram_dup_ppm);
+}
+
+void cl_disk_full(struct cluster *c, const char *node, bool full)
+{
+	need(c, CL_DISK_FULL, "full disk");
+	REAL_NOTE(c, "disk of %s full: %s", node, full ? "yes" : "no");
+	c->ops->disk_full(c, cl_node_of(c, node), full);
+}
+
+void cl_disk_slow(struct cluster *c, const char *node, uint32_t ms)
+{
+	need(c, CL_DISK_SLOW, "slow disk");
+	REAL_NOTE(c, "disk of %s takes %u ms a call", node, ms);
+	c->ops->disk_slow(c, cl_node_of(c, node), ms);
+}
+
+void cl_power_cut(struct cluster *c, const char *node)
+{
+	need(c, CL_POWER_CUT, "power cut");
+	struct cl_node *n = cl_node_of(c, node);
+	REAL_NOTE(c, "power cut %s", node);
+	c->ops->power_cut(c, n);
+	list_for_each (i, &c->members) {
+		struct cl_member *m = list_entry(i, struct cl_member, node);
+		if (m->on == n)
+			m->up = false;
+	}
+}
+
+void cl_clock_jump(struct cluster *c, const char *node, int64_t ms)
+{
+	need(c, CL_CLOCK_JUMP, "clock jump");
+	REAL_NOTE(c, "clock of %s jumps by %" PRId64 " ms", node, ms);
+	c->ops->clock_jump(c, cl_node_of(c, node), ms);
+}
+
+void cl_clock_drift(struct cluster *c, const char *node, int32_t ppm)
+{
+	need(c, CL_CLOCK_DRIFT, "clock drift");
+	REAL_NOTE(c, "clock of %s drifts by %d ppm", node, ppm);
+	c->ops->clock_drift(c, cl_node_of(c, node), ppm);
+}
+
+void cl_suspend(struct cluster *c, const char *node, uint32_t ms)
+{
+	need(c, CL_SUSPEND, "suspend");
+	REAL_NOTE(c, "suspend %s for %u ms", node, ms);
+	c->ops->suspend(c, cl_node_of(c, node), ms);
+}
+
+void cl_oom(struct cluster *c, const char *name, uint64_t skip, uint64_t count)
+{
+	need(c, CL_OOM, "allocation failure: link with sim_alloc_dep");
+	cl_note(c, "allocations of %s fail: %" PRIu64 " after %" PRIu64, name, count, skip);
+	c->ops->oom(c, cl_member_of(c, name), skip, count);
+}
+
+/* ---- calls from outside ---- */
+
+struct client_wish {
+	struct cluster *c;
+	struct cl_client *cl;
+	struct why why;
+	enum err err;
+};
+
+static void client_open(void *arg)
+{
+	struct client_wish *w = arg;
+	struct cl_client *cl = w->cl;
+	const char *addrs[] = { cl->addr };
+	loop_random(cl->loop, cl->instance, sizeof(cl->instance));
+	struct rpc_client_opts o = {
+		.addrs = addrs,
+		.n_addrs = 1,
+		.peer_name = cl->to->name,
+		.as = cl->role,
+		.expect = ROLE_NONE,
+		.tenant = cl->tenant[0] ? cl->tenant : NULL,
+		.keys = w->c->keys,
+		.log = &w->c->log,
+		.instance = cl->instance,
+	};
+	w->err = rpc_client_new(cl->loop, &o, &cl->rpc, &w->why);
+}
+
+static struct cl_client *client_of(struct cluster *c, struct cl_from from, const char *member)
+{
+	enum role role = from.role ? from.role : ROLE_ADMIN;
+	const char *tenant = role != ROLE_CLIENT ? "" : from.tenant ? from.tenant : "default";
+	struct cl_node *n = node_make(c, from.node);
+	struct cl_member *to = cl_member_of(c, member);
+	list_for_each (i, &c->clients) {
+		struct cl_client *cl = list_entry(i, struct cl_client, node);
+		if (cl->from == n && cl->to == to && cl->role == role &&
+		    strcmp(cl->tenant, tenant) == 0)
+			return cl;
+	}
+	struct cl_client *cl = calloc(1, sizeof(*cl));
+	SIM_CHECK(cl, "no memory");
+	cl->from = n;
+	cl->to = to;
+	cl->role = role;
+	snprintf(cl->tenant, sizeof(cl->tenant), "%s", tenant);
+	snprintf(cl->addr, sizeof(cl->addr), "%s", c->ops->addr(c, n, to));
+	cl->loop = c->ops->loop(c, n);
+	struct client_wish w = { .c = c, .cl = cl };
+	c->ops->run_in(c, n, client_open, &w);
+	SIM_CHECK(w.err == ERR_NONE, "client of %s: %s", member, w.why.text);
+	list_push_back(&c->clients, &cl->node);
+	return cl;
+}
+
+struct rpc_client *cl_client(struct cluster *c, struct cl_from from, const char *member,
+			     struct loop **loop)
+{
+	struct cl_client *cl = client_of(c, from, member);
+	if (loop)
+		*loop = cl->loop;
+	return cl->rpc;
+}
+
+struct one_call {
+	struct rpc_call call;
+	struct rpc_client *rpc;
+	struct loop *loop;
+	struct buf *reply;
+	uint32_t deadline_ms;
+	bool done;
+};
+
+static void call_done(struct rpc_call *rc)
+{
+	struct one_call *o = container_of(rc, struct one_call, call);
+	if (o->reply)
+		buf_put(o->reply, rc->reply.p, rc->reply.n);
+	o->done = true;
+}
+
+static void call_send(void *arg)
+{
+	struct one_call *o = arg;
+	o->call.deadline_ns = clock_after_ms(loop_now_ns(o->loop), o->deadline_ms);
+	rpc_send(o->rpc, &o->call);
+}
+
+static bool call_is_done(void *arg)
+{
+	return ((struct one_call *)arg)->done;
+}
+
+enum err cl_call(struct cluster *c, struct cl_from from, const char *member, uint32_t method,
+		 struct bytes body, uint32_t deadline_ms, struct buf *reply, struct why *why)
+{
+	struct cl_client *cl = client_of(c, from, member);
+	struct one_call *o = calloc(1, sizeof(*o));
+	SIM_CHECK(o, "no memory");
+	o->call = (struct rpc_call){ .method = method, .body = body, .done = call_done };
+	o->rpc = cl->rpc;
+	o->loop = cl->loop;
+	o->reply = reply;
+	o->deadline_ms = deadline_ms;
+	if (reply)
+		buf_clear(reply);
+	c->ops->run_in(c, cl->from, call_send, o);
+	/* ten seconds more: the caller's machine may be asleep, or this one be slow */
+	bool ended = cl_until(c, call_is_done, o, deadline_ms + 10000);
+	SIM_CHECK(ended, "a call of %s to %s did not end by its deadline (T7)", cl->from->name,
+		  member);
+	enum err e = o->call.err;
+	if (e != ERR_NONE)
+		why_set(why, e, "%s", o->call.why.text);
+	free(o);
+	return e;
+}
+
+/* ---- the end ---- */
+
+static void client_closed(void *arg)
+{
+	((struct cl_client *)arg)->closed = true;
+}
+
+static void client_close(void *arg)
+{
+	struct cl_client *cl = arg;
+	rpc_client_close(cl->rpc, client_closed, cl);
+}
+
+static bool clients_closed(void *arg)
+{
+	struct cluster *c = arg;
+	list_for_each (i, &c->clients)
+		if (!list_entry(i, struct cl_client, node)->closed)
+			return false;
+	return true;
+}
+
+static bool members_down(void *arg)
+{
+	struct cluster *c = arg;
+	list_for_each (i, &c->members)
+		if (list_entry(i, struct cl_member, node)->up)
+			return false;
+	return true;
+}
+
+void cl_close(struct cluster *c)
+{
+	cl_forget(c);
+	cl_heal(c, NULL, NULL);
+	list_for_each (i, &c->clients) {
+		struct cl_client *cl = list_entry(i, struct cl_client, node);
+		c->ops->run_in(c, cl->from, client_close, cl);
+	}
+	SIM_CHECK(cl_until(c, clients_closed, c, 10000), "a client does not close");
+	list_for_each (i, &c->members) {
+		cl_cont(c, list_entry(i, struct cl_member, node)->name);
+		cl_term(c, list_entry(i, struct cl_member, node)->name);
+	}
+	SIM_CHECK(cl_until(c, members_down, c, 60000), "a member does not end when asked to");
+	c->ops->close(c);
+	for (struct list *i; (i = list_pop_front(&c->clients));)
+		free(list_entry(i, struct cl_client, node));
+	for (struct list *i; (i = list_pop_front(&c->members));)
+		free(list_entry(i, struct cl_member, node));
+	for (struct list *i; (i = list_pop_front(&c->nodes));)
+		free(list_entry(i, struct cl_node, node));
+	keyring_free(c->keys);
+	free(c);
+}
