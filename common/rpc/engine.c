@@ -19,8 +19,8 @@ const struct engine *engine_pick(const char *name, const char *addr, struct why 
 	}
 	if (name)
 		why_set(why, ERR_INVALID_PARAMS,
-			"address %.160s: the %.16s engine cannot serve it (sp: tcp, ipc; nng: "
-			"tcp, ipc, tls+tcp; sim: sim)",
+			"address %.160s: the %.16s engine cannot serve it (sp, nng: tcp, "
+			"ipc, tls+tcp; sim: sim)",
 			addr, name);
 	else
 		why_set(why, ERR_INVALID_PARAMS,

@@ -4,8 +4,8 @@
  * over SP (REQ/REP) and knows nothing of envelopes, sessions or keys; the core (rpc.c) does, and
  * tells the engine only which connections have proven themselves (eng_known).
  *
- *   sp   rpc_sp.c     SP framing on libuv: tcp://HOST:PORT, ipc://PATH
- *   nng  rpc_nng.c    the library, cooked REQ/REP contexts: the same and tls+tcp://HOST:PORT
+ *   sp   rpc_sp.c     SP framing on libuv: tcp://HOST:PORT, ipc://PATH, tls+tcp://HOST:PORT
+ *   nng  rpc_nng.c    the library, cooked REQ/REP contexts: the same three; the reference
  *   sim  net_sim.c    no sockets, virtual time: sim://NODE/NAME; needs a simulated loop
  *
  * I1: every token ends by exactly one reply or drop; every accepted exchange ends by exactly one
@@ -145,5 +145,5 @@ struct engine {
 
 extern const struct engine engine_sp, engine_nng, engine_sim;
 
-/* The engine of an address; name NULL: tls+tcp -> nng, sim -> sim, else sp. NULL and why if none. */
+/* The engine of an address; name NULL: sim -> sim, else sp. NULL and why if none. */
 const struct engine *engine_pick(const char *name, const char *addr, struct why *why);

@@ -8,7 +8,7 @@
 #include "rpc/addr.h"
 #include "rpc/engine.h"
 
-/* SP's request id travels inside the frame, and RECVMAXSZ counts it. */
+/* SP's request id travels inside the frame, which is what message_bytes_max and RECVMAXSZ bound. */
 #define NNG_HDR_BYTES 4
 
 enum err nng_server_new(struct loop *l, const struct eng_server_opts *o,

@@ -15,8 +15,8 @@
  *
  * Thread: the loop's; on_aio runs on nng's.
  */
+#include "rpc/nng_dial.h"
 #include "rpc/nng_int.h"
-#include "rpc/nng_probe.h"
 #include "rpc/nng_sock.h"
 #include "rpc/nng_tls.h"
 
@@ -30,13 +30,18 @@
 /* nng's own redial while we wait for the first connection; one that broke is not dialed again. */
 #define RECONNECT_MIN_MS 50
 #define RECONNECT_MAX_MS 2000
-/* How soon a failed dial is noticed: nng tells nobody, it only counts (nng_probe.h). */
+/* How soon a failed dial is noticed: nng tells nobody, it only counts (nng_dial.h). */
 #define LOOK_MIN_MS	 2
 #define LOOK_MAX_MS	 100
+/*
+ * A socket that is closed between the two halves of a greeting leaves the connection's memory and
+ * descriptor behind (nng 1.5): a hangup waits this long for a dial to end one way or the other.
+ */
+#define DIAL_END_MS	 500
 /* Replies to what was given up: let them arrive before the pipe is closed (nng_sock.h I3). */
 #define LINGER_MS	 50
 
-enum peer_state { PEER_DIALING, PEER_PROBING, PEER_UP, PEER_DOWN, PEER_CLOSING };
+enum peer_state { PEER_DIALING, PEER_PROBING, PEER_UP, PEER_BREAKING, PEER_DOWN, PEER_CLOSING };
 enum slot_state { SLOT_IDLE, SLOT_SEND, SLOT_RECV };
 
 struct slot {
@@ -66,8 +71,8 @@ struct eng_peer {
 	bool gone, linger, ending;
 	struct timer timer;
 	uint64_t dial_deadline_ns, look_ms;
-	struct nng_probe *probe;
-	char *ca;
+	struct tls_files tls;
+	struct eng_peer *probe; /* the sp engine's */
 	struct post post;
 	void (*closed)(void *arg);
 	void *arg;
@@ -170,7 +175,8 @@ static void sent(struct slot *sl, int rv)
 		nng_aio_set_msg(sl->aio, NULL);
 		xchg_end(sl, ERR_CONN_LOST, BYTES(NULL, 0));
 		slot_idle(sl);
-	} else if (!sl->x) {
+	} else if (!sl->x || p->state != PEER_UP) {
+		xchg_end(sl, ERR_CONN_LOST, BYTES(NULL, 0));
 		slot_reset(sl);
 		slot_idle(sl);
 	} else {
@@ -194,6 +200,7 @@ static void received(struct slot *sl, int rv)
 }
 
 static void peer_step(struct eng_peer *p);
+static void broken(struct eng_peer *p);
 
 static void on_slot(struct post *post)
 {
@@ -207,6 +214,8 @@ static void on_slot(struct post *post)
 		received(sl, rv);
 	if (p->state == PEER_CLOSING)
 		peer_step(p);
+	else
+		broken(p);
 }
 
 enum err nng_peer_send(struct eng_peer *p, struct eng_xchg *x, const struct bytes *parts, int n)
@@ -216,7 +225,7 @@ enum err nng_peer_send(struct eng_peer *p, struct eng_xchg *x, const struct byte
 		total += parts[i].n;
 	if (p->state != PEER_UP)
 		return ERR_CONN_LOST;
-	if (total > p->limits.message_bytes_max)
+	if (total + NNG_HDR_BYTES > p->limits.message_bytes_max)
 		return ERR_TOO_LARGE;
 	if (p->queued > 0 && p->queued + total > p->limits.queue_bytes_max)
 		return ERR_BUSY;
@@ -265,11 +274,14 @@ static void on_up(struct nsock *ns, uint32_t pipe)
 {
 	struct eng_peer *p = container_of(ns, struct eng_peer, sock);
 	(void)pipe;
-	if (p->state != PEER_DIALING)
-		return;
-	p->state = PEER_UP;
-	timer_stop(p->loop, &p->timer);
-	p->events->up(p->ctx);
+	if (p->state == PEER_DIALING) {
+		p->state = PEER_UP;
+		timer_stop(p->loop, &p->timer);
+		p->events->up(p->ctx);
+	} else if (p->state == PEER_CLOSING) {
+		timer_stop(p->loop, &p->timer);
+		peer_step(p);
+	}
 }
 
 static void peer_down(struct eng_peer *p, enum err e, const char *text)
@@ -279,45 +291,79 @@ static void peer_down(struct eng_peer *p, enum err e, const char *text)
 	p->events->down(p->ctx, e, text);
 }
 
+/*
+ * Exchanges end by their own completions, then the core hears of it: one whose reply nng handed over
+ * just before may have its post behind this notice.
+ */
+static void broken(struct eng_peer *p)
+{
+	if (p->state == PEER_BREAKING && list_empty(&p->live))
+		peer_down(p, ERR_CONN_LOST, "the peer closed the connection");
+}
+
 static void on_gone(struct nsock *ns, uint32_t pipe, void *conn)
 {
 	struct eng_peer *p = container_of(ns, struct eng_peer, sock);
 	(void)pipe;
 	(void)conn;
 	p->gone = true;
-	bool was_up = p->state == PEER_UP;
-	if (!was_up && p->state != PEER_DIALING)
-		return;
-	p->state = PEER_DOWN; /* done may call send */
-	while (!list_empty(&p->live)) {
-		struct slot *sl = container_of(p->live.next, struct slot, live);
-		nng_aio_cancel(sl->aio);
-		xchg_end(sl, ERR_CONN_LOST, BYTES(NULL, 0));
+	if (p->state == PEER_DIALING) {
+		peer_down(p, ERR_UNREACHABLE, "the peer is no SP server (REP)");
+	} else if (p->state == PEER_UP) {
+		p->state = PEER_BREAKING;
+		list_for_each (n, &p->live)
+			nng_aio_cancel(container_of(n, struct slot, live)->aio);
+		broken(p);
 	}
-	if (p->state == PEER_DOWN) /* done may call hangup too */
-		peer_down(p, was_up ? ERR_CONN_LOST : ERR_UNREACHABLE,
-			  was_up ? "the peer closed the connection"
-				 : "the peer is no SP server (REP)");
 }
 
-static void on_probe(void *arg, const char *text)
+static void on_probe_closed(void *arg)
 {
 	struct eng_peer *p = arg;
 	p->probe = NULL;
-	if (p->state == PEER_PROBING)
-		peer_down(p, ERR_UNREACHABLE, text);
-	else
+	if (p->state == PEER_CLOSING)
 		peer_step(p);
 }
 
-/* nng counted a failed handshake, no more: find out what is wrong with the certificate. */
+static void probe_end(struct eng_peer *p, const char *text)
+{
+	if (p->state != PEER_PROBING)
+		return; /* hung up, and the probe with it */
+	engine_sp.hangup(p->probe, on_probe_closed, p);
+	peer_down(p, ERR_UNREACHABLE, text);
+}
+
+static void on_probe_up(void *ctx)
+{
+	probe_end(
+		ctx,
+		"tls: nng's TLS refuses the server, though its certificate is valid: it knows "
+		"TLS 1.2 alone, and compares a host with DNS names, not with IP names");
+}
+
+static void on_probe_down(void *ctx, enum err e, const char *text)
+{
+	(void)e;
+	probe_end(ctx, text);
+}
+
+/* nng counted a failed handshake, no more: the sp engine says what is wrong with it. */
 static void probe_tls(struct eng_peer *p)
 {
+	static const struct eng_peer_events events = { on_probe_up, on_probe_down };
+	struct why why = { 0 };
+	char text[ADDR_TEXT_MAX];
+	addr_format(&p->addr, text, sizeof(text));
+	struct eng_dial_opts o = { .limits = p->limits,
+				   .addr = text,
+				   .log = p->log,
+				   .events = &events,
+				   .ctx = p,
+				   .tls = p->tls };
 	p->state = PEER_PROBING;
 	timer_stop(p->loop, &p->timer);
-	p->probe = nng_probe_tls(p->loop, &p->addr, p->ca, p->dial_deadline_ns, on_probe, p);
-	if (!p->probe)
-		peer_down(p, ERR_UNREACHABLE, "the TLS handshake failed");
+	if (engine_sp.dial(p->loop, &o, &p->probe, &why) != ERR_NONE)
+		peer_down(p, ERR_UNREACHABLE, "tls: the handshake failed");
 }
 
 static void on_look(struct timer *t)
@@ -325,7 +371,12 @@ static void on_look(struct timer *t)
 	struct eng_peer *p = container_of(t, struct eng_peer, timer);
 	const char *text = "no answer";
 	uint64_t now = loop_now_ns(p->loop);
-	switch (nng_dial_failure(p->sock.dialer, &p->addr, &text)) {
+	enum dial_state dial = nng_dial_failure(p->sock.dialer, &p->addr, &text);
+	if (p->state == PEER_CLOSING && (dial != DIAL_PENDING || now >= p->dial_deadline_ns)) {
+		peer_step(p);
+		return;
+	}
+	switch (dial) {
 	case DIAL_TLS:
 		probe_tls(p);
 		return;
@@ -351,8 +402,6 @@ static void peer_closed(struct nsock *ns, bool stuck)
 	struct eng_peer *p = container_of(ns, struct eng_peer, sock);
 	void (*closed)(void *arg) = p->closed;
 	void *arg = p->arg;
-	free(p->ca);
-	p->ca = NULL;
 	if (!stuck)
 		free(p);
 	if (closed)
@@ -370,8 +419,7 @@ static enum err set_options(nng_socket id, const struct eng_limits *l)
 	/* contexts and dialers copy these when they are made */
 	int rv = nng_socket_set_ms(id, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE); /* I4 */
 	if (rv == 0)
-		rv = nng_socket_set_size(id, NNG_OPT_RECVMAXSZ,
-					 (size_t)l->message_bytes_max + NNG_HDR_BYTES);
+		rv = nng_socket_set_size(id, NNG_OPT_RECVMAXSZ, l->message_bytes_max);
 	if (rv == 0)
 		rv = nng_socket_set_ms(id, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
 	if (rv == 0)
@@ -379,10 +427,10 @@ static enum err set_options(nng_socket id, const struct eng_limits *l)
 	return nng_to_err(rv);
 }
 
-static enum err dialer_tls(struct eng_peer *p, const struct tls_files *f, struct why *why)
+static enum err dialer_tls(struct eng_peer *p, struct why *why)
 {
 	nng_tls_config *cfg;
-	enum err e = nng_tls_client(f, p->addr.host, &cfg, why);
+	enum err e = nng_tls_config_new(&p->tls, p->addr.host, &cfg, why);
 	if (e != ERR_NONE)
 		return e;
 	int rv = nng_dialer_set_ptr(p->sock.dialer, NNG_OPT_TLS_CONFIG, cfg);
@@ -395,7 +443,7 @@ static enum err dialer_start(struct eng_peer *p, const struct eng_dial_opts *o, 
 	int rv = nng_dialer_create(&p->sock.dialer, p->sock.id, o->addr);
 	enum err e = ERR_NONE;
 	if (rv == 0 && p->addr.scheme == ADDR_TLS)
-		e = dialer_tls(p, &o->tls, why);
+		e = dialer_tls(p, why);
 	if (e != ERR_NONE)
 		return e;
 	if (rv == 0)
@@ -436,6 +484,7 @@ static void peer_init(struct eng_peer *p, struct loop *l, const struct eng_dial_
 	p->log = o->log;
 	p->events = o->events;
 	p->ctx = o->ctx;
+	p->tls = o->tls;
 	p->sock = (struct nsock){ .loop = l, .log = o->log, .ops = &sock_ops };
 	list_init(&p->slots);
 	list_init(&p->idle);
@@ -451,12 +500,10 @@ enum err nng_peer_dial(struct loop *l, const struct eng_dial_opts *o, struct eng
 	if (!p)
 		return ERR_NO_MEMORY;
 	peer_init(p, l, o);
-	p->ca = o->tls.ca ? strdup(o->tls.ca) : NULL;
 	enum err e = addr_parse(o->addr, &p->addr, why);
 	if (e == ERR_NONE)
 		e = socket_open(p, why);
 	if (e != ERR_NONE) {
-		free(p->ca);
 		free(p);
 		return e;
 	}
@@ -494,18 +541,23 @@ static void on_hangup(struct post *post)
 
 void nng_peer_hangup(struct eng_peer *p, void (*closed)(void *arg), void *arg)
 {
-	bool was_up = p->state == PEER_UP;
+	enum peer_state was = p->state;
 	p->state = PEER_CLOSING;
 	p->closed = closed;
 	p->arg = arg;
-	timer_stop(p->loop, &p->timer);
-	if (p->probe)
-		nng_probe_cancel(p->probe); /* on_probe follows */
+	uint64_t now = loop_now_ns(p->loop);
+	if (was == PEER_DIALING)
+		p->dial_deadline_ns =
+			MIN_OF(p->dial_deadline_ns, clock_after_ms(now, DIAL_END_MS));
+	else
+		timer_stop(p->loop, &p->timer);
+	if (was == PEER_PROBING && p->probe)
+		engine_sp.hangup(p->probe, on_probe_closed, p);
 	while (!list_empty(&p->live)) {
 		struct slot *sl = container_of(p->live.next, struct slot, live);
 		nng_peer_cancel(p, sl->x);
 	}
-	if (was_up && p->linger && !p->gone)
+	if (was == PEER_UP && p->linger && !p->gone)
 		timer_start(p->loop, &p->timer, clock_after_ms(loop_now_ns(p->loop), LINGER_MS),
 			    on_linger);
 	p->post.fn = on_hangup;

@@ -67,7 +67,6 @@ struct eng_server {
 	struct loop *loop;
 	struct eng_server_opts o;
 	struct nsock sock;
-	char *tls_paths[3];
 	struct list slots, idle, conns, anon;
 	uint32_t n_receiving, n_busy, n_sending, n_conns, n_anon;
 	uint64_t inside, queued;
@@ -522,8 +521,7 @@ static enum err socket_open(struct eng_server *s, struct why *why)
 		return why_set(why, nng_to_err(rv), "nng: cannot open a socket: %s",
 			       nng_strerror(rv));
 	/* before any listener takes it over: 0, the default, is no limit at all */
-	rv = nng_socket_set_size(id, NNG_OPT_RECVMAXSZ,
-				 (size_t)s->o.limits.message_bytes_max + NNG_HDR_BYTES);
+	rv = nng_socket_set_size(id, NNG_OPT_RECVMAXSZ, s->o.limits.message_bytes_max);
 	enum err e = rv == 0 ? ERR_NONE : nng_to_err(rv);
 	if (e == ERR_NONE)
 		e = nsock_open(&s->sock, id, false, s->o.limits.conns_max);
@@ -538,8 +536,7 @@ static enum err socket_open(struct eng_server *s, struct why *why)
 static enum err listener_tls(struct eng_server *s, nng_listener l, struct why *why)
 {
 	nng_tls_config *cfg;
-	struct tls_files f = { s->tls_paths[0], s->tls_paths[1], s->tls_paths[2] };
-	enum err e = nng_tls_server(&f, &cfg, why);
+	enum err e = nng_tls_config_new(&s->o.tls, NULL, &cfg, why);
 	if (e != ERR_NONE)
 		return e;
 	int rv = nng_listener_set_ptr(l, NNG_OPT_TLS_CONFIG, cfg);
@@ -607,13 +604,6 @@ void nng_server_drain(struct eng_server *s)
 
 /* ---- life ---- */
 
-static void server_free(struct eng_server *s)
-{
-	for (size_t i = 0; i < ARRAY_LEN(s->tls_paths); i++)
-		free(s->tls_paths[i]);
-	free(s);
-}
-
 static void server_closed(struct nsock *ns, bool stuck)
 {
 	struct eng_server *s = container_of(ns, struct eng_server, sock);
@@ -623,7 +613,7 @@ static void server_closed(struct nsock *ns, bool stuck)
 	while ((n = s->conns.next) != &s->conns)
 		conn_end(container_of(n, struct nng_conn, all));
 	if (!stuck)
-		server_free(s);
+		free(s);
 	closed(arg);
 }
 
@@ -637,17 +627,9 @@ static const struct nsock_ops sock_ops = {
 enum err nng_server_new(struct loop *l, const struct eng_server_opts *o,
 			struct eng_server **out)
 {
-	const char *paths[3] = { o->tls.ca, o->tls.cert, o->tls.key };
 	struct eng_server *s = calloc(1, sizeof(*s));
 	if (!s)
 		return ERR_NO_MEMORY;
-	for (size_t i = 0; i < 3; i++) {
-		s->tls_paths[i] = paths[i] ? strdup(paths[i]) : NULL;
-		if (paths[i] && !s->tls_paths[i]) {
-			server_free(s);
-			return ERR_NO_MEMORY;
-		}
-	}
 	s->loop = l;
 	s->o = *o;
 	s->sock = (struct nsock){ .loop = l, .log = o->log, .ops = &sock_ops };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests and replies between Pomelo's processes (design.md section 4). One interface; below it
- * an engine (engine.h): `sp` (SP framing on libuv), `nng` (the library; TLS), `sim` (net_sim.h).
+ * an engine (engine.h): `sp` (SP framing on libuv), `nng` (the library), `sim` (net_sim.h).
  * This layer owns the envelope, HELLO and sessions, MACs and windows, deadlines, matching,
  * limits; an engine only carries opaque messages.
  *
@@ -44,7 +44,7 @@ void rpc_limits_default(struct rpc_limits *l);
 
 struct keyring; /* auth.h: role keys, ticket keys; locked memory */
 struct tls_files {
-	const char *ca, *cert, *key; /* PEM paths, borrowed for the call; NULL: none */
+	const char *ca, *cert, *key; /* PEM paths, borrowed for life; NULL: none */
 };
 
 /* ---- server ---- */

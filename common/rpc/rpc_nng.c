@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The nng engine: the library itself behind engine.h, cooked REQ/REP contexts. It is the reference
- * the sp engine is compared with, and the end of tls+tcp://. Nothing here starts the library: its
+ * the sp engine is compared with; who wants it names it, for its 1.5.2 can be brought to a stop
+ * from outside (nng_sock.h I3). Nothing here starts the library: its
  * threads (14 on two cores) begin with the first socket, so a process that uses no address of this
  * engine has none.
  *

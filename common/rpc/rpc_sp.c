@@ -332,7 +332,7 @@ static void arm_sweep(struct eng_server *s)
 		timer_start(s->loop, &s->sweep, loop_now_ns(s->loop) + ms * NS_PER_MS, sweep);
 }
 
-static struct sp_conn *conn_new(struct eng_server *s, bool ipc)
+static struct sp_conn *conn_new(struct eng_server *s, const struct sp_listener *l)
 {
 	struct sp_conn *c = calloc(1, sizeof(*c));
 	if (!c)
@@ -348,7 +348,12 @@ static struct sp_conn *conn_new(struct eng_server *s, bool ipc)
 	c->pipe.all_queued = &s->o.counters->bytes_queued;
 	c->pipe.bytes_in = &s->o.counters->bytes_in;
 	c->pipe.bytes_out = &s->o.counters->bytes_out;
-	if (sp_pipe_init(&c->pipe, s->hub, &pipe_ops, ipc) != ERR_NONE) {
+	if (l->tls && !(c->pipe.tls = sp_tls_new(l->tls, NULL))) {
+		free(c);
+		return NULL;
+	}
+	if (sp_pipe_init(&c->pipe, s->hub, &pipe_ops, l->ipc) != ERR_NONE) {
+		sp_tls_free(c->pipe.tls);
 		free(c);
 		return NULL;
 	}
@@ -372,7 +377,7 @@ static bool adopt(struct sp_conn *c, int fd)
 static void on_conn(struct sp_listener *l, int fd)
 {
 	struct eng_server *s = l->owner;
-	struct sp_conn *c = conn_new(s, l->ipc);
+	struct sp_conn *c = conn_new(s, l);
 	if (!c) {
 		s->o.counters->conns_refused++;
 		close(fd);
@@ -482,8 +487,8 @@ static enum err sp_listen(struct eng_server *s, const char *addr, char *bound,
 			  size_t bound_size, struct why *why)
 {
 	struct sp_listener *l;
-	enum err e =
-		sp_listener_new(s->loop, addr, &listener_ops, s, bound, bound_size, &l, why);
+	enum err e = sp_listener_new(s->loop, addr, &s->o.tls, &listener_ops, s, bound,
+				     bound_size, &l, why);
 	if (e != ERR_NONE)
 		return e;
 	s->n_refs++;
@@ -542,7 +547,7 @@ static void server_close(struct eng_server *s, uint32_t flush_ms, void (*closed)
 static bool can(const char *addr)
 {
 	enum addr_scheme scheme;
-	return addr_scheme(addr, &scheme) && (scheme == ADDR_TCP || scheme == ADDR_IPC);
+	return addr_scheme(addr, &scheme) && scheme != ADDR_SIM;
 }
 
 const struct engine engine_sp = {

@@ -32,6 +32,7 @@ struct sp_listener {
 	int fd;
 	int spare; /* given up for a moment when descriptors run out */
 	bool ipc, closing;
+	struct sp_tls_ctx *tls;	      /* tls+tcp: owned */
 	char path[ADDR_PATH_MAX + 1]; /* ipc: ours to remove */
 	uint64_t dev, ino;
 };
@@ -42,9 +43,10 @@ struct sp_listener {
  *
  * ERR_EXISTS  somebody listens there    ERR_TOO_LARGE  a path too long    and what bind says
  */
-enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_listener_ops *ops,
-			 void *owner, char *bound, size_t bound_size, struct sp_listener **out,
-			 struct why *why) MUST_CHECK;
+enum err sp_listener_new(struct loop *loop, const char *addr, const struct tls_files *tls,
+			 const struct sp_listener_ops *ops, void *owner, char *bound,
+			 size_t bound_size, struct sp_listener **out, struct why *why)
+	MUST_CHECK;
 /* Removes the socket file if it is still ours; closed follows. Safe to call twice. */
 void sp_listener_close(struct sp_listener *l);
 

@@ -248,6 +248,7 @@ static void on_closed(uv_handle_t *t)
 	struct sp_listener *l = t->data;
 	if (l->ops)
 		l->ops->closed(l);
+	sp_tls_ctx_free(l->tls);
 	free(l);
 }
 
@@ -269,9 +270,9 @@ static int start_polling(struct sp_listener *l)
 	return 0;
 }
 
-enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_listener_ops *ops,
-			 void *owner, char *bound, size_t bound_size, struct sp_listener **out,
-			 struct why *why)
+enum err sp_listener_new(struct loop *loop, const char *addr, const struct tls_files *tls,
+			 const struct sp_listener_ops *ops, void *owner, char *bound,
+			 size_t bound_size, struct sp_listener **out, struct why *why)
 {
 	struct addr a;
 	enum err e = addr_parse(addr, &a, why);
@@ -283,8 +284,12 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_li
 	l->ipc = a.scheme == ADDR_IPC;
 	l->loop = loop;
 	l->owner = owner;
-	e = l->ipc ? open_ipc(l, &a, addr, &l->fd, why) : open_tcp(&a, addr, &l->fd, why);
+	if (a.scheme == ADDR_TLS)
+		e = sp_tls_ctx_new(tls, true, &l->tls, why);
+	if (e == ERR_NONE)
+		e = l->ipc ? open_ipc(l, &a, addr, &l->fd, why) : open_tcp(&a, addr, &l->fd, why);
 	if (e != ERR_NONE) {
+		sp_tls_ctx_free(l->tls);
 		free(l);
 		return e;
 	}
@@ -295,6 +300,7 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct sp_li
 		e = fail(why, addr, r, "listen");
 		remove_path(l);
 		close(l->fd);
+		sp_tls_ctx_free(l->tls);
 		free(l);
 		return e;
 	}

@@ -37,6 +37,7 @@ struct eng_peer {
 	uint32_t n_slots, free_head, n_out;
 	uint64_t held, queued, bytes_in, bytes_out;
 	uint32_t n_refs;
+	struct sp_tls_ctx *tls; /* tls+tcp */
 	bool hung_up;
 	struct addrinfo *found, *next; /* what the name means; tried in turn */
 	uv_getaddrinfo_t lookup;
@@ -63,6 +64,7 @@ static void peer_gone(struct post *post)
 	void (*closed)(void *arg) = p->closed;
 	void *arg = p->arg;
 	sp_hub_unref(p->hub);
+	sp_tls_ctx_free(p->tls);
 	free(p->slots);
 	free(p);
 	closed(arg);
@@ -184,6 +186,8 @@ static void on_open(struct sp_pipe *sp)
 static void on_ended(struct sp_pipe *sp, enum err e, const char *text)
 {
 	struct eng_peer *p = container_of(sp, struct try, pipe)->peer;
+	if (p->tls && p->state == PEER_GREET && e == ERR_BAD_MESSAGE)
+		e = ERR_UNREACHABLE; /* the certificate: nothing was said yet that could be bad */
 	if (p->pipe == sp)
 		peer_down(p, e, text);
 }
@@ -257,7 +261,12 @@ static struct try *try_new(struct eng_peer *p)
 	t->pipe.all_queued = &p->queued;
 	t->pipe.bytes_in = &p->bytes_in;
 	t->pipe.bytes_out = &p->bytes_out;
+	if (p->tls && !(t->pipe.tls = sp_tls_new(p->tls, p->addr.host))) {
+		free(t);
+		return NULL;
+	}
 	if (sp_pipe_init(&t->pipe, p->hub, &pipe_ops, p->addr.scheme == ADDR_IPC) != ERR_NONE) {
+		sp_tls_free(t->pipe.tls);
 		free(t);
 		return NULL;
 	}
@@ -369,9 +378,12 @@ enum err sp_dial(struct loop *l, const struct eng_dial_opts *o, struct eng_peer 
 	if (!p)
 		return why_set(why, ERR_NO_MEMORY, "connect to %.160s: no memory", o->addr);
 	enum err e = addr_parse(o->addr, &p->addr, why);
+	if (e == ERR_NONE && p->addr.scheme == ADDR_TLS)
+		e = sp_tls_ctx_new(&o->tls, false, &p->tls, why);
 	if (e == ERR_NONE)
 		e = sp_hub_ref(l, &p->hub);
 	if (e != ERR_NONE) {
+		sp_tls_ctx_free(p->tls);
 		free(p);
 		return why_set(why, e, "connect to %.160s: %s", o->addr, err_text(e));
 	}

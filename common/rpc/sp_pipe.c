@@ -96,6 +96,7 @@ static void hub_closed(uv_handle_t *t)
 		return;
 	while (h->n_spare > 0)
 		free(h->spare[--h->n_spare].p);
+	free(h->cipher);
 	free(h);
 }
 
@@ -181,29 +182,6 @@ static void write_later(struct sp_pipe *p, size_t done)
 	sp_pipe_break(p, r);
 }
 
-static void pipe_flush(struct sp_pipe *p)
-{
-	if (p->writing || p->closing || p->broken)
-		return;
-	if (p->out.n > 0) {
-		uv_buf_t b = uv_buf_init((char *)p->out.p, (unsigned)p->out.n);
-		int r = uv_try_write(&p->u.stream, &b, 1);
-		if (r < 0 && r != UV_EAGAIN) {
-			sp_pipe_break(p, r);
-			return;
-		}
-		size_t done = r < 0 ? 0 : (size_t)r;
-		queued_sub(p, done);
-		if (done < p->out.n) {
-			write_later(p, done);
-			return;
-		}
-		out_release(p->hub, &p->out);
-	}
-	if (p->finish)
-		sp_pipe_close(p);
-}
-
 static bool out_grow(struct sp_pipe *p, size_t need)
 {
 	struct sp_hub *h = p->hub;
@@ -222,6 +200,73 @@ static bool out_grow(struct sp_pipe *p, size_t need)
 	p->out.p = m;
 	p->out.cap = cap;
 	return true;
+}
+
+/*
+ * With TLS: p->out, which is plain text, becomes records; before the handshake is over the text
+ * waits in *plain and the handshake's own bytes go. False: it broke.
+ */
+static bool encrypt(struct sp_pipe *p, struct sp_out *plain)
+{
+	struct sp_tls *t = p->tls;
+	size_t n_plain = p->out.n;
+	if (sp_tls_up(t) && n_plain > 0) {
+		if (!sp_tls_write(t, p->out.p, n_plain)) {
+			sp_pipe_break(p, UV_ECONNABORTED);
+			return false;
+		}
+		out_release(p->hub, &p->out);
+		p->queued -= n_plain;
+		*p->all_queued -= n_plain;
+	} else {
+		*plain = p->out;
+		p->out = (struct sp_out){ 0 };
+	}
+	if (p->finish)
+		sp_tls_bye(t);
+	size_t n = sp_tls_ready(t);
+	if (n == 0)
+		return true;
+	if (!out_grow(p, n)) {
+		sp_pipe_break(p, UV_ENOMEM);
+		return false;
+	}
+	sp_tls_take(t, p->out.p, n);
+	p->out.n = n;
+	queued_add(p, n);
+	return true;
+}
+
+static void write_out(struct sp_pipe *p)
+{
+	uv_buf_t b = uv_buf_init((char *)p->out.p, (unsigned)p->out.n);
+	int r = uv_try_write(&p->u.stream, &b, 1);
+	if (r < 0 && r != UV_EAGAIN) {
+		sp_pipe_break(p, r);
+		return;
+	}
+	size_t done = r < 0 ? 0 : (size_t)r;
+	queued_sub(p, done);
+	if (done < p->out.n)
+		write_later(p, done);
+	else
+		out_release(p->hub, &p->out);
+}
+
+static void pipe_flush(struct sp_pipe *p)
+{
+	struct sp_out plain = { 0 };
+	if (p->writing || p->closing || p->broken)
+		return;
+	bool ok = !p->tls || encrypt(p, &plain);
+	if (ok && p->out.n > 0)
+		write_out(p);
+	if (plain.cap > 0) {
+		out_release(p->hub, &p->out); /* empty, or broken */
+		p->out = plain;
+	}
+	if (p->finish && !p->writing && !p->broken)
+		sp_pipe_close(p);
 }
 
 /* Room for n bytes: by writing what is there, else by growing. */
@@ -297,7 +342,7 @@ bool sp_pipe_send(struct sp_pipe *p, const struct bytes *parts, int n)
 	for (int i = 0; i < n; i++)
 		total += parts[i].n;
 	size_t n_hdr = sp_frame_hdr(hdr, p->rx.ipc, total);
-	if (total >= DIRECT_BYTES) {
+	if (total >= DIRECT_BYTES && !p->tls) {
 		struct bytes all[PARTS_MAX + 1] = { BYTES(hdr, n_hdr) };
 		memcpy(all + 1, parts, (size_t)n * sizeof(*parts));
 		if (!send_direct(p, all, n + 1))
@@ -332,6 +377,10 @@ static void on_alloc(uv_handle_t *t, size_t want, uv_buf_t *b)
 {
 	struct sp_pipe *p = t->data;
 	size_t room;
+	if (p->tls) {
+		*b = uv_buf_init((char *)p->hub->cipher, SP_SCRATCH);
+		return;
+	}
 	uint8_t *to = sp_rx_room(&p->rx, p->hub->scratch, SP_SCRATCH, &room);
 	*b = uv_buf_init((char *)to, (unsigned)room);
 }
@@ -358,6 +407,47 @@ static void wait_fed(struct sp_pipe *p)
 		list_push_back(&p->hub->starved, &p->again);
 }
 
+/* Decrypts and delivers until a rule stops it or the wire must bring more. */
+static void tls_pump(struct sp_pipe *p)
+{
+	bool was_up = sp_tls_up(p->tls);
+	while (!p->rx.stop && !p->closing && !p->over) {
+		const char *text = "";
+		bool greeted = p->rx.greeted;
+		size_t room;
+		uint8_t *to = sp_rx_room(&p->rx, p->hub->scratch, SP_SCRATCH, &room);
+		ssize_t n = sp_tls_read(p->tls, to, room);
+		if (n == 0)
+			break;
+		if (n < 0) {
+			pipe_flush(p); /* the alert that tells the peer */
+			pipe_ended(p, sp_tls_eof(p->tls) ? ERR_CONN_LOST : ERR_BAD_MESSAGE,
+				   sp_tls_text(p->tls));
+			return;
+		}
+		enum err e = sp_rx_feed(&p->rx, p->hub->scratch, (size_t)n, &text);
+		after_parse(p, e, text, greeted);
+	}
+	if (!p->closing && (was_up != sp_tls_up(p->tls) || sp_tls_ready(p->tls) > 0))
+		mark_dirty(p);
+}
+
+static void tls_got(struct sp_pipe *p, size_t n)
+{
+	if (!sp_tls_feed(p->tls, p->hub->cipher, n)) {
+		sp_pipe_break(p, UV_ENOMEM);
+		return;
+	}
+	tls_pump(p);
+}
+
+static const char *eof_text(const struct sp_pipe *p)
+{
+	return p->tls && !sp_tls_up(p->tls)
+		       ? "the peer closed the connection in the TLS handshake"
+		       : "the peer closed the connection";
+}
+
 static void on_read(uv_stream_t *s, ssize_t nread, const uv_buf_t *b)
 {
 	struct sp_pipe *p = s->data;
@@ -366,15 +456,18 @@ static void on_read(uv_stream_t *s, ssize_t nread, const uv_buf_t *b)
 	if (nread < 0) {
 		stop_reading(p);
 		pipe_ended(p, ERR_CONN_LOST,
-			   nread == UV_EOF ? "the peer closed the connection"
-					   : uv_strerror((int)nread));
+			   nread == UV_EOF ? eof_text(p) : uv_strerror((int)nread));
 		return;
 	}
 	*p->bytes_in += (uint64_t)nread;
 	const char *text = "";
 	bool greeted = p->rx.greeted, large = p->rx.frame != NULL;
-	enum err e = sp_rx_feed(&p->rx, p->hub->scratch, (size_t)nread, &text);
-	after_parse(p, e, text, greeted);
+	if (p->tls) {
+		tls_got(p, (size_t)nread);
+	} else {
+		enum err e = sp_rx_feed(&p->rx, p->hub->scratch, (size_t)nread, &text);
+		after_parse(p, e, text, greeted);
+	}
 	if (p->closing)
 		return;
 	if (p->rx.stop) {
@@ -402,6 +495,8 @@ static void pipe_go(struct sp_pipe *p)
 		after_parse(p, e, text, p->rx.greeted);
 		wait_fed(p);
 	}
+	if (p->tls && !p->rx.stop)
+		tls_pump(p); /* what was decrypted no further when we stopped */
 	if (p->rx.stop || p->reading || p->closing)
 		return;
 	int r = uv_read_start(&p->u.stream, on_alloc, on_read);
@@ -444,6 +539,8 @@ void sp_pipe_start(struct sp_pipe *p, uint16_t our_proto)
 	uint8_t g[SP_GREETING];
 	if (!p->rx.ipc)
 		tune_tcp(p);
+	if (p->tls && !p->hub->cipher && !(p->hub->cipher = malloc(SP_SCRATCH)))
+		sp_pipe_break(p, UV_ENOMEM);
 	sp_greeting(g, our_proto);
 	if (out_room(p, sizeof(g))) {
 		out_put(p, g, sizeof(g));
@@ -475,6 +572,7 @@ static void on_closed(uv_handle_t *t)
 	out_release(h, &p->out);
 	if (sp_rx_fini(&p->rx))
 		sp_hub_fed(h);
+	sp_tls_free(p->tls);
 	p->ops->closed(p);
 	sp_hub_unref(h);
 }

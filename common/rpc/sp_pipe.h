@@ -17,6 +17,7 @@
 #include "base/list.h"
 #include "loop/loop.h"
 #include "rpc/sp_frame.h"
+#include "rpc/sp_tls.h"
 
 #include <uv.h>
 
@@ -53,6 +54,7 @@ struct sp_hub {
 	int n_handles;
 	struct sp_out spare[32];
 	size_t n_spare;
+	uint8_t *cipher; /* SP_SCRATCH bytes, made by the first pipe with TLS */
 	uint8_t scratch[SP_SCRATCH];
 };
 
@@ -66,6 +68,7 @@ struct sp_pipe {
 	struct sp_hub *hub;
 	const struct sp_pipe_ops *ops;
 	struct sp_rx rx;
+	struct sp_tls *tls;   /* NULL: plain. Set before sp_pipe_start, ours from then on */
 	uint64_t queue_max;   /* I2 */
 	uint64_t *all_queued; /* the owner's sum */
 	uint64_t *bytes_in, *bytes_out;

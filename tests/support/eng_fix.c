@@ -266,6 +266,16 @@ void fix_addr(char *out, size_t size, const char *scheme)
 	snprintf(out, size, "%s://127.0.0.1:%u", scheme, ntohs(sa.sin_port));
 }
 
+int fix_tcp(uint16_t port)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in sa = { .sin_family = AF_INET,
+				  .sin_port = htons(port),
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	MUST(fd >= 0 && connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0);
+	return fd;
+}
+
 int fix_threads(int *n_nng)
 {
 	DIR *d = opendir("/proc/self/task");

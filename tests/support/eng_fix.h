@@ -95,5 +95,7 @@ void fix_tick_stop(struct loop *l);
 void fix_run(struct loop *l, uint64_t ms);
 /* A free loopback port, as tcp://127.0.0.1:PORT with the scheme given ("tcp", "tls+tcp"). */
 void fix_addr(char *out, size_t size, const char *scheme);
+/* A blocking connection to 127.0.0.1:port; asserts. */
+int fix_tcp(uint16_t port);
 /* Entries in /proc/self/task, and how many of them are named nng:... */
 int fix_threads(int *n_nng);

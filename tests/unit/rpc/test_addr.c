@@ -124,7 +124,9 @@ Test(addr, engines)
 	cr_assert_eq(engine_pick(NULL, "ipc://a", &why), &engine_sp);
 	cr_assert_eq(engine_pick(NULL, "sim://a/b", &why), &engine_sim);
 	cr_assert_eq(engine_pick("sp", "tcp://a:1", &why), &engine_sp);
-	cr_assert_null(engine_pick("sp", "tls+tcp://a:1", &why));
+	cr_assert_eq(engine_pick(NULL, "tls+tcp://a:1", &why), &engine_sp);
+	cr_assert_eq(engine_pick("nng", "tls+tcp://a:1", &why), &engine_nng);
+	cr_assert_null(engine_pick("sp", "sim://a/b", &why));
 	cr_assert(strstr(why.text, "sp engine"), "%s", why.text);
 	why = (struct why){ 0 };
 	cr_assert_null(engine_pick(NULL, "http://a", &why));
