@@ -19,6 +19,10 @@
 #define WIRE_ROW(...)					     WIRE_ROW_(__VA_ARGS__)
 #define WIRE_ROW_(fn, each, type, tag, of, name, since, max) name, tag, since, max, each, of
 
+/* sizeof would do, but for tidy, which takes the size of a pointer field for a slip. */
+#define WIRE_ZERO(field) \
+	memset(&(field), 0, (size_t)((char *)(&(field) + 1) - (char *)&(field)))
+
 /* Rows of the oldest version cost no comparison. */
 #define WIRE_SENT(since) ((since) <= WIRE_VERSION_MIN || (since) <= version)
 
@@ -41,7 +45,7 @@
 		if (WIRE_UNLIKELY(!p))                                        \
 			return wire_fail(d, at, table(), i);                  \
 	} else {                                                              \
-		memset(&m->name, 0, sizeof(m->name));                         \
+		WIRE_ZERO(m->name);                                           \
 	}                                                                     \
 	i++;
 

@@ -200,71 +200,80 @@ static uint64_t int_top(enum wire_kind k)
 	}
 }
 
-/* A value that is no list: false when nothing is wrong with it. */
-static bool explain_value(struct fail *x, enum wire_kind k, uint64_t max, struct head *h)
+static void explain_int(struct fail *x, enum wire_kind k, const struct head *h)
 {
-	enum head_type want = type_of(k);
-	if (!head_read(x->p, x->d->end, h))
-		return bad(x, h->type == HEAD_CUT ? "the message ends here" : "the byte 0xc1"),
-		       true;
-	bool int_meant = want == HEAD_UINT && h->type == HEAD_INT;
-	if (h->type != want && !int_meant)
-		return bad(x, "%s where %s belongs", type_names[h->type], wire_kind_name(k)),
-		       true;
-	if (want == HEAD_UINT) {
-		bool fits = h->type == HEAD_INT ? k == WIRE_I64 : h->n <= int_top(k);
-		return fits ? false : (bad_int(x, h, int_top(k), k == WIRE_I64), true);
-	}
-	if (k == WIRE_ID16 && h->n != 16)
-		return bad(x, "%" PRIu64 " bytes, must be 16", h->n), true;
-	bool run = want == HEAD_STR || want == HEAD_BIN;
-	if (run && (h->n > max || h->n > (size_t)(x->d->end - x->p) - h->bytes))
-		return bad_run(x, h, max), true;
-	return false;
+	bool fits = h->type == HEAD_INT ? k == WIRE_I64 : h->n <= int_top(k);
+	if (!fits)
+		bad_int(x, h, int_top(k), k == WIRE_I64);
 }
 
-static bool explain_count(struct fail *x, const struct head *h)
+/* The head of one value; what it leaves in d->err tells whether it is at fault. */
+static void explain_value(struct fail *x, enum wire_kind k, uint64_t max, struct head *h)
+{
+	enum head_type want = type_of(k);
+	bool run = want == HEAD_STR || want == HEAD_BIN;
+	if (!head_read(x->p, x->d->end, h))
+		bad(x, "%s", h->type == HEAD_CUT ? "the message ends here" : "the byte 0xc1");
+	else if (h->type != want && !(want == HEAD_UINT && h->type == HEAD_INT))
+		bad(x, "%s where %s belongs", type_names[h->type], wire_kind_name(k));
+	else if (want == HEAD_UINT)
+		explain_int(x, k, h);
+	else if (k == WIRE_ID16 && h->n != 16)
+		bad(x, "%" PRIu64 " bytes, must be 16", h->n);
+	else if (run && (h->n > max || h->n > (size_t)(x->d->end - x->p) - h->bytes))
+		bad_run(x, h, max);
+}
+
+static void explain_count(struct fail *x, const struct head *h)
 {
 	size_t left = (size_t)(x->d->end - x->p) - h->bytes;
 	if (h->n > left)
 		bad(x, "claims %" PRIu64 " items, %zu bytes are left", h->n, left);
 	else if (x->f->kind != WIRE_OPT && h->n > x->f->max)
 		bad(x, "%" PRIu64 " items, at most %" PRIu64, h->n, x->f->max);
-	return x->d->err != ERR_NONE;
 }
 
-/* Of a list of plain values: the first bad one. Nested structs told their own story before. */
-static bool explain_items(struct fail *x, struct head *h)
+/* The kind of a plain list's items; nested structs told their own story before. */
+static bool item_kind(enum wire_kind list, enum wire_kind *out)
 {
-	enum wire_kind k;
-	if (x->f->kind == WIRE_U64S)
-		k = WIRE_U64;
-	else if (x->f->kind == WIRE_STRS)
-		k = WIRE_STR;
-	else if (x->f->kind == WIRE_BINS)
-		k = WIRE_BIN;
+	if (list == WIRE_U64S)
+		*out = WIRE_U64;
+	else if (list == WIRE_STRS)
+		*out = WIRE_STR;
+	else if (list == WIRE_BINS)
+		*out = WIRE_BIN;
 	else
 		return false;
-	size_t n = h->n;
-	x->p += h->bytes;
-	for (x->item = 0; x->item < n; x->item++) {
-		if (explain_value(x, k, x->f->each, h))
-			return true;
-		x->p += h->bytes + (k == WIRE_U64 ? 0 : h->n);
-	}
-	return false;
+	return true;
 }
 
+static void explain_items(struct fail *x, struct head *h)
+{
+	enum wire_kind k;
+	size_t n = h->n;
+	if (!item_kind(x->f->kind, &k))
+		return;
+	x->p += h->bytes;
+	for (x->item = 0; x->item < n; x->item++) {
+		explain_value(x, k, x->f->each, h);
+		if (x->d->err != ERR_NONE)
+			return;
+		x->p += h->bytes + (k == WIRE_U64 ? 0 : h->n);
+	}
+}
+
+/* In the decoder's own order; when all of it is in order, memory was what failed. */
 static void explain_field(struct fail *x)
 {
 	struct head h;
-	uint64_t max = x->f->kind == WIRE_ID16 ? 16 : x->f->max;
-	if (explain_value(x, x->f->kind, max, &h))
-		return;
-	assert(h.type == HEAD_ARRAY);
-	if (explain_count(x, &h) || explain_items(x, &h))
-		return;
-	bad_memory(x);
+	enum err *e = &x->d->err;
+	explain_value(x, x->f->kind, x->f->kind == WIRE_ID16 ? 16 : x->f->max, &h);
+	if (*e == ERR_NONE)
+		explain_count(x, &h);
+	if (*e == ERR_NONE)
+		explain_items(x, &h);
+	if (*e == ERR_NONE)
+		bad_memory(x);
 }
 
 static void explain_message(struct dec *d, const uint8_t *at, const struct wire_msg *t)

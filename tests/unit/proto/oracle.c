@@ -72,6 +72,14 @@ static void check_i64(const msgpack_object *o, int64_t v)
 	cr_assert_eq(o->via.i64, v);
 }
 
+static void check_bits(double a, double b)
+{
+	uint64_t x, y;
+	memcpy(&x, &a, 8);
+	memcpy(&y, &b, 8);
+	cr_assert_eq(x, y);
+}
+
 static void check_field(const struct wire_field *f, const void *v, const msgpack_object *o)
 {
 	switch (f->kind) {
@@ -90,7 +98,7 @@ static void check_field(const struct wire_field *f, const void *v, const msgpack
 		break;
 	case WIRE_F64:
 		cr_assert_eq(o->type, MSGPACK_OBJECT_FLOAT64);
-		cr_assert_eq(memcmp(&o->via.f64, v, 8), 0);
+		check_bits(o->via.f64, *(const double *)v);
 		break;
 	case WIRE_STR:
 	case WIRE_BIN:
@@ -257,12 +265,11 @@ static unsigned some_lg(struct rng *r, uint64_t n, unsigned lo, unsigned hi)
 static void widen_int(struct head h, struct rng *r, struct buf *out)
 {
 	unsigned lg = some_lg(r, h.n, 0, 3);
-	if (h.type == HEAD_UINT && h.n <= INT64_MAX && rng_below(r, 3) == 0)
-		put_head(out, 0xd3, h.n, 8); /* positive, written as signed */
-	else if (h.type == HEAD_UINT)
-		put_head(out, (uint8_t)(0xcc + lg), h.n, 1u << lg);
-	else
+	bool as_signed = h.type == HEAD_INT || (h.n <= INT64_MAX && rng_below(r, 3) == 0);
+	if (as_signed)
 		put_head(out, 0xd3, h.n, 8);
+	else
+		put_head(out, (uint8_t)(0xcc + lg), h.n, 1u << lg);
 }
 
 static const uint8_t *widen_one(const uint8_t *p, const uint8_t *end, struct rng *r,

@@ -96,14 +96,14 @@ Test(skew, the_encoder_cuts_to_the_peers_version, .timeout = 5)
 	struct msg_mid_item m[2] = { { 1, 1000 }, { 2, 2000 } };
 	enc_old(&want, &(struct msg_old){ .name = s.m.name, .items = { o, 2 } });
 	enc_new_at(&s.b, &s.m, 1);
-	cr_assert_eq(s.b.n, want.n);
+	cr_assert(want.n > 0 && s.b.n == want.n);
 	cr_assert_arr_eq(s.b.p, want.p, want.n);
 	buf_clear(&want);
 	buf_clear(&s.b);
 	enc_mid_at(&want,
 		   &(struct msg_mid){ s.m.name, { m, 2 }, .limit = 99, .tags = s.m.tags }, 2);
 	enc_new_at(&s.b, &s.m, 2);
-	cr_assert_eq(s.b.n, want.n);
+	cr_assert(want.n > 0 && s.b.n == want.n);
 	cr_assert_arr_eq(s.b.p, want.p, want.n);
 	buf_fini(&want);
 	teardown(&s);
