@@ -16,6 +16,8 @@
 #define WIRE_CALL_(verb, fn, each, type, tag, of, ...)	     verb##_##fn(__VA_ARGS__, each)
 #define WIRE_CALL1(verb, ...)				     WIRE_CALL1_(verb, __VA_ARGS__)
 #define WIRE_CALL1_(verb, fn, each, type, tag, of, arg)	     verb##_##fn(arg)
+#define WIRE_TAG(...)					     WIRE_TAG_(__VA_ARGS__)
+#define WIRE_TAG_(fn, each, type, tag, of)		     tag
 #define WIRE_ROW(...)					     WIRE_ROW_(__VA_ARGS__)
 #define WIRE_ROW_(fn, each, type, tag, of, name, since, max) name, tag, since, max, each, of
 
@@ -31,11 +33,20 @@
 #define WIRE_BOUND_FIELD(kind, name, since, max, doc) \
 	+WIRE_CALL1(bound, WIRE_K_##kind, &m->name)
 
+/*
+ * `need` bytes were free at `mark` and may be written from there. A list or a nested struct makes
+ * room for itself, and then again for what is left of this struct.
+ */
 #define WIRE_PUT_FIELD(kind, name, since, max, doc)                                    \
 	if (WIRE_SENT(since)) {                                                        \
-		p = WIRE_CALL(put, WIRE_K_##kind, b, p, need, &m->name, max, version); \
+		size_t rest = need - (size_t)(p - mark);                               \
+		p = WIRE_CALL(put, WIRE_K_##kind, b, p, rest, &m->name, max, version); \
 		if (WIRE_UNLIKELY(!p))                                                 \
 			return NULL;                                                   \
+		if (WIRE_TAG(WIRE_K_##kind) >= WIRE_U64S) {                            \
+			need = rest;                                                   \
+			mark = p;                                                      \
+		}                                                                      \
 	}
 
 #define WIRE_GET_FIELD(kind, name, since, max, doc)                           \
@@ -61,6 +72,7 @@
 		uint8_t *p = wire_room(b, need);                                           \
 		if (WIRE_UNLIKELY(!p))                                                     \
 			return NULL;                                                       \
+		__attribute__((unused)) const uint8_t *mark = p;                           \
 		p = put_array(p, 0 MSG_##NAME(WIRE_COUNT_FIELD));                          \
 		MSG_##NAME(WIRE_PUT_FIELD);                                                \
 		b->n = (size_t)(p - b->p);                                                 \

@@ -97,7 +97,7 @@ enum wire_kind {
 	WIRE_STR,  /* struct bytes; msgpack str; not checked to be UTF-8 */
 	WIRE_BIN,  /* struct bytes; msgpack bin */
 	WIRE_ID16, /* uint8_t[16]; msgpack bin of 16 */
-	WIRE_U64S, /* struct u64s */
+	WIRE_U64S, /* struct u64s; from here on the encoder makes room for each item */
 	WIRE_STRS, /* struct bytes_list */
 	WIRE_BINS, /* struct bytes_list */
 	WIRE_LIST, /* struct list_NAME: p, n */

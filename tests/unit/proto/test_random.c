@@ -6,6 +6,7 @@
 #include "kinds.h"
 #include "oracle.h"
 #include "proto/messages.h"
+#include "proto/prim.h"
 #include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
@@ -124,6 +125,30 @@ Test(random, any_width_is_read, .timeout = 30)
 			decode(r, t, buf_bytes(&r->again));
 			cr_assert_str_eq(json_of(t, r->m, &r->json),
 					 json_of(t, r->got, &r->json2));
+		}
+	room_free(r);
+	NO_LEAKS();
+}
+
+/* A buffer's limit is exact, whatever bounds the encoder reckons with on the way. */
+Test(random, a_limit_of_the_very_size_is_enough, .timeout = 30)
+{
+	struct room *r = room_new();
+	struct rng rng = { 5 };
+	const struct wire_msg *t;
+	for (size_t i = 0; (t = any_message(i)); i++)
+		for (int round = 0; round < 12; round++) {
+			make(r, t, &rng);
+			struct buf fits = BUF_INIT(r->wire.n), small = BUF_INIT(r->wire.n - 1);
+			t->enc(&fits, r->m, WIRE_VERSION_MIN + 9);
+			cr_assert_eq(buf_err(&fits), ERR_NONE, "%s", t->name);
+			cr_assert_eq(fits.n, r->wire.n);
+			t->enc(&small, r->m, WIRE_VERSION_MIN + 9);
+			cr_assert_eq(buf_err(&small), ERR_TOO_LARGE, "%s", t->name);
+			cr_assert_eq(small.n, 0);
+			cr_assert_leq(small.cap, small.limit + 2 * WIRE_SLACK);
+			buf_fini(&fits);
+			buf_fini(&small);
 		}
 	room_free(r);
 	NO_LEAKS();
