@@ -597,7 +597,7 @@ static uint64_t run_faults(void)
 				  .victim = 1,
 				  .leave_mid = k & 1,
 				  .leave_stopped = k >> 1,
-				  .timeout_us = 3000000 };
+				  .timeout_us = 1500000 };
 		j.c = (struct naive){ .n_ranks = 3,
 				      .n_experts = 24,
 				      .top_k = 6,
@@ -779,6 +779,7 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t m
 int main(int argc, char **argv)
 {
 	bool procs = false;
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	/* ranks as streams: one hardware queue each, or a waiting rank blocks those behind it (32 at most) */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 	uint32_t n_gpus = 1, max_ranks = 0;

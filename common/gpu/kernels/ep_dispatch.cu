@@ -13,38 +13,41 @@
 
 /* ---- route: one block ---- */
 
-/* Looks at one token's choices, all loads at once; the first bad one is reported to the host. */
-__device__ bool token_bad(const struct ep_gpu &g, const int64_t *topk, uint32_t t, uint32_t top_k)
-{
-	const int64_t *c = topk + (uint64_t)t * top_k;
-	for (uint32_t k = 0; k < top_k; k++) {
-		int64_t v = c[k];
-		bool bad = v < -1 || v >= (int64_t)g.s.n_experts;
-#pragma unroll 8
-		for (uint32_t j = 0; j < k; j++)
-			bad |= v >= 0 && c[j] == v;
-		if (bad) {
-			g.status->token = t;
-			g.status->k = k;
-			g.status->value = v;
-			return true;
-		}
-	}
-	return false;
-}
-
 #define WALK_UNROLL 8
 
-/* How often entries [from, to) name each expert, into this warp's part of hist; any order. */
-__device__ void count_part(const int64_t *topk, uint32_t from, uint32_t to, int32_t *hist)
+/*
+ * One warp, its tokens [from, to): how often they name each expert, into this warp's part of hist, and
+ * are all choices in range and named once? A step takes as many whole tokens as fit the lanes, so
+ * that a repeated choice shows as a match of (token, id). The first bad one is reported to the host.
+ */
+__device__ bool count_part(const struct ep_gpu &g, const int64_t *topk, uint32_t from, uint32_t to, uint32_t top_k,
+			   int32_t *hist)
 {
-	uint32_t lane = threadIdx.x % WARP;
-#pragma unroll 8
-	for (uint32_t at = from + lane; at < to; at += WARP) {
-		int id = (int)topk[at];
-		if (id >= 0)
-			atomicAdd(hist + id, 1);
+	uint32_t lane = threadIdx.x % WARP, per_step = WARP / top_k, mine = lane / top_k, k = lane % top_k;
+	bool bad = false;
+	for (uint32_t t0 = from; t0 < to; t0 += WALK_UNROLL * per_step) {
+		int64_t id[WALK_UNROLL];
+#pragma unroll
+		for (int u = 0; u < WALK_UNROLL; u++) {
+			uint32_t t = t0 + u * per_step + mine;
+			id[u] = mine < per_step && t < to ? topk[(uint64_t)t * top_k + k] : -1;
+		}
+#pragma unroll
+		for (int u = 0; u < WALK_UNROLL; u++) {
+			bool wrong = id[u] < -1 || id[u] >= (int64_t)g.s.n_experts;
+			int key = wrong || id[u] < 0 ? -1 - (int)lane : (int)(mine << 16 | (uint32_t)id[u]);
+			wrong |= __popc(__match_any_sync(ALL, key)) > 1;
+			if (wrong) {
+				g.status->token = t0 + u * per_step + mine;
+				g.status->k = k;
+				g.status->value = id[u];
+				bad = true;
+			} else if (id[u] >= 0) {
+				atomicAdd(hist + id[u], 1);
+			}
+		}
 	}
+	return bad;
 }
 
 /*
@@ -103,8 +106,8 @@ __device__ void claim_slot(const struct ep_gpu &g, uint32_t slot, int32_t *activ
 }
 
 /*
- * Checks the choices, then writes ids, pos, counts and the head. Two passes of each warp over its
- * own part of the list with a scan over the warps between them keep the order of the list.
+ * Checks and counts the choices, then writes ids, pos, counts and the head. Two passes of each warp
+ * over its own tokens with a scan over the warps between them keep the order of the list.
  * Shared: n_warps * n_experts * 4 bytes.
  */
 __device__ void route(const struct ep_gpu &g, uint32_t slot, const int64_t *topk, uint32_t n_tokens, uint32_t top_k,
@@ -120,20 +123,13 @@ __device__ void route(const struct ep_gpu &g, uint32_t slot, const int64_t *topk
 	for (uint32_t i = threadIdx.x; i < n_warps * g.s.n_experts; i += blockDim.x)
 		hist[i] = 0;
 	__syncthreads();
-	for (uint32_t t = threadIdx.x; t < n_tokens; t += blockDim.x)
-		if (token_bad(g, topk, t, top_k))
-			bad = 1;
-	__syncthreads();
-	if (bad) { /* nothing of ours moves; peers see a rank with no tokens */
-		n_tokens = 0;
-		if (threadIdx.x == 0)
-			g.status->bad = 1;
-	}
-	uint32_t total = n_tokens * top_k, part = ((total + n_warps - 1) / n_warps + WARP - 1) / WARP * WARP;
-	uint32_t from = min(warp * part, total), to = warp < n_warps ? min(from + part, total) : from;
+	uint32_t part = (n_tokens + n_warps - 1) / n_warps;
+	uint32_t from = min(warp * part, n_tokens), to = warp < n_warps ? min(from + part, n_tokens) : from;
 	int32_t *mine = hist + warp * g.s.n_experts;
-	count_part(topk, from, to, mine);
+	if (count_part(g, topk, from, to, top_k, mine))
+		bad = 1;
 	__syncthreads();
+	bool refused = bad; /* then nothing of ours moves; peers see a rank with no tokens */
 	int32_t *counts = (int32_t *)(s + g.l.counts);
 	for (uint32_t e = threadIdx.x; e < g.s.n_experts; e += blockDim.x) {
 		int32_t at = 0;
@@ -143,12 +139,15 @@ __device__ void route(const struct ep_gpu &g, uint32_t slot, const int64_t *topk
 			hist[w * g.s.n_experts + e] = at;
 			at += n;
 		}
-		counts[e] = at;
+		counts[e] = refused ? 0 : at;
 	}
 	__syncthreads();
-	place_part(topk, from, to, mine, (int32_t *)(s + g.l.topk), (int32_t *)(s + g.l.pos));
+	if (!refused)
+		place_part(topk, from * top_k, to * top_k, mine, (int32_t *)(s + g.l.topk), (int32_t *)(s + g.l.pos));
 	if (threadIdx.x == 0) {
-		head->n_tokens = n_tokens;
+		if (refused)
+			g.status->bad = 1;
+		head->n_tokens = refused ? 0 : n_tokens;
 		head->top_k = top_k;
 		head->n_experts = g.s.n_experts;
 		head->fp8 = fp8;
