@@ -94,7 +94,7 @@ static bool scale(const char *text, uint32_t mul, char *out, size_t cap)
 	return true;
 }
 
-/* Rewrites a->value into our syntax in out (CONF_VALUE_MAX + 256 bytes); false: hopeless. */
+/* Rewrites a->value into our syntax; false: hopeless. */
 static bool translate(const struct conf_alias *a, char *out, size_t cap)
 {
 	const struct conf_foreign *f = a->f;
@@ -116,23 +116,32 @@ static bool translate(const struct conf_alias *a, char *out, size_t cap)
 	return true;
 }
 
+#define OURS_MAX (CONF_VALUE_MAX + 256)
+
+/* ours: room for OURS_MAX */
+static struct conf_bad parse_ours(const struct conf_alias *a, char *ours, struct conf_value *v,
+				  bool *clamped)
+{
+	const struct conf_row *r = a->item->row;
+	const char *lo = a->f->lo ? a->f->lo : r->lo, *hi = a->f->hi ? a->f->hi : r->hi;
+	if (!translate(a, ours, OURS_MAX))
+		return (struct conf_bad){ .err = ERR_INVALID_PARAMS,
+					  .problem = "not a number" };
+	struct conf_bad bad = conf_value_parse_in(r, lo, hi, ours, v);
+	*clamped = bad.range && (a->f->flags & CONF_CLAMP);
+	return *clamped ? conf_value_parse(r, bad.low ? lo : hi, v) : bad;
+}
+
 static struct conf_bad parse_theirs(const struct conf_alias *a, struct conf_value *v,
 				    bool *clamped)
 {
-	const struct conf_row *r = a->item->row;
-	AUTO_FREE char *text = malloc(CONF_VALUE_MAX + 256);
+	char *ours = malloc(OURS_MAX);
 	*clamped = false;
-	if (!text)
+	if (!ours)
 		return (struct conf_bad){ .err = ERR_NO_MEMORY, .problem = "no memory left" };
-	if (!translate(a, text, CONF_VALUE_MAX + 256))
-		return (struct conf_bad){ .err = ERR_INVALID_PARAMS,
-					  .problem = "not a number" };
-	const char *lo = a->f->lo, *hi = a->f->hi;
-	struct conf_bad bad = conf_value_parse_in(r, lo, hi, text, v);
-	if (!bad.range || !(a->f->flags & CONF_CLAMP))
-		return bad;
-	*clamped = true;
-	return conf_value_parse(r, bad.low ? (lo ? lo : r->lo) : (hi ? hi : r->hi), v);
+	struct conf_bad bad = parse_ours(a, ours, v, clamped);
+	free(ours);
+	return bad;
 }
 
 static enum err take_theirs(struct conf *c, struct conf_alias *a)

@@ -44,17 +44,19 @@ static struct conf_item *find_as(const struct conf *c, const char *name, enum na
 /* The known name nearest to this one goes into out; false when none is near. */
 static bool suggest(const struct conf *c, const char *name, enum name_kind kind, name_text out)
 {
-	AUTO_FREE name_text *texts = calloc(c->n + 1, sizeof(*texts));
-	AUTO_FREE const char **names = calloc(c->n + 1, sizeof(*names));
-	if (!texts || !names)
-		return false;
-	for (size_t i = 0; i < c->n; i++) {
+	const char *best = NULL;
+	name_text *texts = calloc(c->n + 1, sizeof(*texts));
+	const char **names = calloc(c->n + 1, sizeof(*names));
+	for (size_t i = 0; texts && names && i < c->n; i++) {
 		write_name(c, &c->items[i], kind, texts[i]);
 		names[i] = texts[i];
 	}
-	const char *best = conf_nearest(name, names, c->n);
+	if (texts && names)
+		best = conf_nearest(name, names, c->n);
 	if (best)
 		snprintf(out, sizeof(name_text), "%s", best);
+	free(names);
+	free(texts);
 	return best != NULL;
 }
 
@@ -108,22 +110,30 @@ static enum err assign_named(struct conf *c, const char *name, const char *value
 	return unknown(c, name, NAME_PLAIN, origin, w);
 }
 
-enum err conf_set(struct conf *c, const char *assignment, struct why *w)
+static enum err set_copy(struct conf *c, const char *shown, char *copy, struct why *w)
 {
-	char *name, *value, shown[80];
-	AUTO_FREE char *copy = strndup(assignment, CONF_VALUE_MAX + CONF_NAME_MAX);
-	if (!copy)
-		return why_set(w, ERR_NO_MEMORY, "--set: no memory left");
-	conf_quote(NULL, assignment, shown, sizeof(shown));
-	if (strlen(assignment) >= CONF_VALUE_MAX)
-		return why_set(w, ERR_INVALID_PARAMS,
-			       "--set %s: longer than %d bytes; put less into one setting",
-			       shown, CONF_VALUE_MAX);
+	char *name, *value;
 	if (!cut_assignment(copy, &name, &value))
 		return why_set(w, ERR_INVALID_PARAMS,
 			       "--set %s: not an assignment; write --set master.beat_ms=500",
 			       shown);
 	return assign_named(c, name, value, CONF_FLAG, "flag --set", w);
+}
+
+enum err conf_set(struct conf *c, const char *assignment, struct why *w)
+{
+	char shown[80];
+	conf_quote(NULL, assignment, shown, sizeof(shown));
+	if (strlen(assignment) >= CONF_VALUE_MAX)
+		return why_set(w, ERR_INVALID_PARAMS,
+			       "--set %s: longer than %d bytes; put less into one setting",
+			       shown, CONF_VALUE_MAX);
+	char *copy = strdup(assignment);
+	if (!copy)
+		return why_set(w, ERR_NO_MEMORY, "--set: no memory left");
+	enum err e = set_copy(c, shown, copy, w);
+	free(copy);
+	return e;
 }
 
 /* ---- command line ---- */
@@ -324,33 +334,39 @@ static void set_origin(struct lines *l)
 		 cut ? l->name + n - 80 : l->name, l->line);
 }
 
+/* text: one line without its end; copy: room for it and a NUL. */
+static enum err copy_line(struct lines *l, struct bytes text, char *copy)
+{
+	if (text.n >= CONF_VALUE_MAX)
+		return bad_line(l, "longer than 8191 bytes");
+	if (memchr(text.p, '\0', text.n))
+		return bad_line(l, "a NUL byte");
+	memcpy(copy, text.p, text.n);
+	if (text.n > 0 && copy[text.n - 1] == '\r')
+		text.n--;
+	copy[text.n] = '\0';
+	return take_line(l, copy);
+}
+
 enum err conf_parse(struct conf *c, struct bytes text, const char *name, struct why *w)
 {
 	struct lines l = { .c = c, .name = name, .w = w };
-	AUTO_FREE char *line = malloc(CONF_VALUE_MAX + CONF_NAME_MAX);
-	if (!line)
+	enum err e = ERR_NONE;
+	char *copy = malloc(CONF_VALUE_MAX);
+	if (!copy)
 		return why_set(w, ERR_NO_MEMORY, "%s: no memory left", name);
 	for (size_t i = 0; i < c->n; i++)
 		c->items[i].line = 0;
-	while (text.n > 0) {
+	while (text.n > 0 && !e) {
 		const uint8_t *end = memchr(text.p, '\n', text.n);
 		size_t n = end ? (size_t)(end - text.p) : text.n, used = end ? n + 1 : n;
 		l.line++;
 		set_origin(&l);
-		if (n >= CONF_VALUE_MAX)
-			return bad_line(&l, "longer than 8191 bytes");
-		if (memchr(text.p, '\0', n))
-			return bad_line(&l, "a NUL byte");
-		memcpy(line, text.p, n);
-		if (n > 0 && line[n - 1] == '\r')
-			n--;
-		line[n] = '\0';
+		e = copy_line(&l, BYTES(text.p, n), copy);
 		text = BYTES(text.p + used, text.n - used);
-		enum err e = take_line(&l, line);
-		if (e)
-			return e;
 	}
-	return ERR_NONE;
+	free(copy);
+	return e;
 }
 
 /* At most CONF_FILE_MAX bytes of fd. */

@@ -26,10 +26,17 @@ static struct req *req_of(struct op *op)
 	return container_of(op, struct req, op);
 }
 
+static void mark(struct req *r, char c)
+{
+	size_t n = strlen(r->path);
+	cr_assert_lt(n + 1, sizeof(r->path));
+	r->path[n] = c;
+}
+
 static int look(struct op *op)
 {
 	struct req *r = req_of(op);
-	strcat(r->path, "L");
+	mark(r, 'L');
 	cr_assert(op_first(op) || r->cancel_in_look);
 	if (r->cancel_in_look)
 		op_cancel(op);
@@ -39,7 +46,7 @@ static int look(struct op *op)
 static int read_step(struct op *op)
 {
 	struct req *r = req_of(op);
-	strcat(r->path, "R");
+	mark(r, 'R');
 	r->reads++;
 	op->waits_for = "agent a1";
 	if (op_first(op))
@@ -58,14 +65,14 @@ static void read_stop(struct op *op)
 
 static int reply(struct op *op)
 {
-	strcat(req_of(op)->path, "P");
+	mark(req_of(op), 'P');
 	return OP_DONE;
 }
 
 static int undo(struct op *op)
 {
 	struct req *r = req_of(op);
-	strcat(r->path, "U");
+	mark(r, 'U');
 	r->undos++;
 	return op_first(op) ? OP_WAIT : A_REPLY;
 }

@@ -16,11 +16,10 @@
 struct task {
 	struct job j;
 	struct gate *gate;
-	unsigned order, done;
+	struct pool *again; /* submit again this many times */
+	unsigned left, order, done;
 	char thread[16];
 	bool signals_blocked;
-	struct pool *again; /* submit again this many times */
-	unsigned left;
 };
 
 /* Holds workers until opened. */
