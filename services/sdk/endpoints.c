@@ -53,7 +53,7 @@ static size_t from_masters(const struct pml *p, char *addrs[SDK_ADDRS_MAX])
 size_t endpoints_of(const struct pml *p, const char *service, char *addrs[SDK_ADDRS_MAX])
 {
 	char path[PATH_BYTES_MAX], sock[PATH_BYTES_MAX];
-	struct buf text = BUF_INIT(FILE_BYTES_MAX);
+	struct buf text = BUF_INIT(FILE_BYTES_MAX + 1);
 	size_t n = 0;
 	if (strcmp(service, "master") == 0 && p->set.masters.n > 0)
 		return from_masters(p, addrs);
