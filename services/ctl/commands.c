@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command table: a command is one row here and one function. */
+#include "ctl.h"
+
+/* clang-format off */
+static const struct cli_flag up_flags[] = {
+	{ "--pool", "SIZE", "memory for objects: 512MiB, 4GiB (a quarter of RAM)", NULL },
+	{ "--disk", "SIZE", "most the local disk tier may take", "--no-disk" },
+	{ "--no-disk", NULL, "memory only: nothing is kept over a restart of the machine", "--disk" },
+	{ 0 },
+};
+
+static const struct cli_flag down_flags[] = {
+	{ "--fast", NULL, "do not first write to disk what is only in memory", NULL },
+	{ "--keep-memory", NULL, "leave the memory pool for the next `up`", NULL },
+	{ 0 },
+};
+
+static const struct cli_flag supervise_flags[] = {
+	{ "--lock-fd", "FD", "DATA/lock, held", NULL },
+	{ "--ready-fd", "FD", "where to say that it listens", NULL },
+	{ "--adopt-only", NULL, "start nothing", NULL },
+	{ 0 },
+};
+
+const struct cmd cli_cmds[] = {
+	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
+	  .summary = "start the five services on this box",
+	  .help =
+		"Starts master, agent, owner, planner and pg under a small supervisor that stays, and\n"
+		"waits until all are ready. On a running cluster it says so. Services that run without a\n"
+		"supervisor are adopted as they are.\n"
+		"\n"
+		"The first `up` on a data folder makes it (0700) and the cluster's secret. Settings come\n"
+		"from --set, POMELO_* variables and DIR/pomelo.conf; see `pomelo config`.\n",
+	  .examples =
+		"pomelo up\n"
+		"pomelo up --pool 4GiB --no-disk\n"
+		"pomelo --data /tmp/second up --set master.beat_ms=250\n" },
+	{ .name = "down", .args = "", .fn = cmd_down, .flags = down_flags,
+	  .summary = "stop them; durable data stays",
+	  .help =
+		"Asks each service in turn to finish what it does and end (SIGTERM); one that is still\n"
+		"there after up.grace_ms is killed, which is said. The memory pool is removed unless\n"
+		"--keep-memory is given; what is on disk stays.\n",
+	  .examples =
+		"pomelo down\n"
+		"pomelo down --keep-memory\n" },
+	{ .name = "status", .args = "", .fn = cmd_status,
+	  .summary = "what runs, since when, and is it ready",
+	  .help =
+		"One line a service. Exit code 0 when all are ready, 5 when not or when nothing runs.\n",
+	  .examples =
+		"pomelo status\n"
+		"pomelo status --json\n" },
+	{ .name = "doctor", .args = "", .fn = cmd_doctor,
+	  .summary = "what this machine lacks, and the remedy",
+	  .help =
+		"Checks limits, shared memory, io_uring, RDMA and GPU drivers, clock, disk, ports, the data\n"
+		"folder and its secret, and every running service. Each line is ok, warn or fail; exit code\n"
+		"1 when there is a fail.\n",
+	  .examples =
+		"pomelo doctor\n"
+		"pomelo doctor --json\n" },
+	{ .name = "secret new", .args = "", .fn = cmd_secret_new,
+	  .summary = "make the cluster's secret",
+	  .help =
+		"Writes 64 random hexadecimal digits to the secret file, mode 0600. A file that is there\n"
+		"is never replaced. `up` does this by itself; use it to prepare several boxes.\n",
+	  .examples =
+		"pomelo secret new\n"
+		"pomelo secret new --secret-file /etc/pomelo/secret\n" },
+	{ .name = "secret derive", .args = "ROLE [TENANT]", .fn = cmd_secret_derive,
+	  .words = "client holder service admin", .args_min = 1, .args_max = 2,
+	  .summary = "print the key of one role",
+	  .help =
+		"ROLE is client, holder, service or admin; client needs a TENANT. Whoever holds only this\n"
+		"line can be that role, and no other: put it, mode 0600, where --secret-file of the\n"
+		"application points. It is printed once, on standard output, and nowhere logged.\n",
+	  .examples =
+		"pomelo secret derive client default > client.key\n"
+		"pomelo secret derive holder\n" },
+	{ .name = "secret show-path", .args = "", .fn = cmd_secret_show_path,
+	  .summary = "print where the secret file is",
+	  .help = "The path only, never what is in it.\n",
+	  .examples = "pomelo secret show-path\n" },
+	{ .name = "version", .args = "", .fn = cmd_version,
+	  .summary = "releases of this command and of each running service",
+	  .help = "Exit code 1 when a running service has another release than this command.\n",
+	  .examples =
+		"pomelo version\n"
+		"pomelo version --json\n" },
+	{ .name = "help", .args = "[COMMAND]", .fn = cmd_help, .args_max = 2,
+	  .summary = "the page of a command, or the list of all",
+	  .examples =
+		"pomelo help up\n"
+		"pomelo help secret\n" },
+	{ .name = "completion", .args = "SHELL", .fn = cmd_completion, .words = "bash",
+	  .args_min = 1, .args_max = 1,
+	  .summary = "print a completion script for a shell",
+	  .help = "SHELL is bash.\n",
+	  .examples =
+		"source <(pomelo completion bash)\n"
+		"pomelo completion bash > /usr/share/bash-completion/completions/pomelo\n" },
+	{ .name = "supervise", .args = "", .fn = cmd_supervise, .flags = supervise_flags,
+	  .internal = true, .summary = "the process `up` leaves behind", .examples = "" },
+	{ 0 },
+};
+/* clang-format on */
