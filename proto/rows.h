@@ -12,6 +12,9 @@
  *   since  wire version that brought the field. Fields are only appended, so it never falls.
  *   max    bytes of a str or bin, items of a list; 0 for the other kinds
  *
+ * <sys/socket.h> has MSG_ names of its own (MSG_MORE, MSG_BATCH, MSG_CONFIRM ...): the compiler says
+ * so when a message takes one of them.
+ *
  * M(name, NAME, "doc") gives struct msg_NAME, enc_NAME(), dec_NAME(), wire_msg_NAME(), the fuzz
  * target's share, the golden bytes' name and a section of docs/wire.md. Messages that others nest
  * stand before them.
