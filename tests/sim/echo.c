@@ -1,256 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/sim/echo.h"
+/* The members of the toy cluster, and a run of it. */
+#include "tests/sim/echo_svc.h"
 
-#include "loop/pool.h"
 #include "rpc/auth.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* ---- the service ---- */
+/* ---- the service as a member ---- */
 
-struct echo {
-	struct cl_run *run;
-	struct echo_world *w;
-	struct rpc_server *server;
-	struct pool *pool;
-	struct log log;
-	struct log_capture capture;
-	struct list items;
-	struct timer tick;
-	uint8_t instance[16];
-	bool stopping, closing;
-};
+static bool run_alive(void *arg)
+{
+	return sim_proc_state(((struct cl_run *)arg)->proc) == SIM_RUNNING;
+}
 
-/* A request that is answered later. */
-struct item {
-	struct list node;
-	struct echo *e;
-	struct rpc_req *r;
-	struct timer t;
-	struct job job;
-	bool in_pool;
-};
+static void run_ended(void *arg)
+{
+	cl_run_ended(arg);
+}
+
+static enum err echo_start(struct cl_run *r, struct why *why)
+{
+	struct echo_env env = { .loop = &r->loop,
+				.keys = cl_keys(r->cluster),
+				.addr = r->addr,
+				.world = r->arg,
+				.alive = run_alive,
+				.ended = run_ended,
+				.arg = r };
+	enum err e = echo_open(&env, r->state, why);
+	SIM_CHECK(e == ERR_NONE, "the echo service does not start: %s", why->text);
+	return e;
+}
+
+static void echo_stop(struct cl_run *r, bool killed)
+{
+	echo_end(r->state, killed);
+}
+
+const struct cl_app echo_app = { sizeof(struct echo), echo_start, echo_stop };
 
 static void no_log(struct log_capture *cap, const char *line, size_t n)
 {
 	(void)cap, (void)line, (void)n;
 }
-
-static void answer(struct echo *e, struct rpc_req *r)
-{
-	if (e->w->bug == ECHO_WRONG_BYTES && r->body.n > 8 && sim_rng_chance(&e->w->rng, 20000))
-		rpc_reply(r, ERR_NONE, 0, BYTES(r->body.p, r->body.n - 1));
-	else
-		rpc_reply(r, ERR_NONE, 0, r->body);
-}
-
-static void item_end(struct item *i)
-{
-	struct echo *e = i->e;
-	timer_stop(&e->run->loop, &i->t);
-	list_del(&i->node);
-	if (e->w->bug != ECHO_FORGETS || !sim_rng_chance(&e->w->rng, 20000))
-		answer(e, i->r);
-	free(i);
-}
-
-static struct item *item_new(struct echo *e, struct rpc_req *r)
-{
-	struct item *i = calloc(1, sizeof(*i));
-	if (!i) {
-		rpc_reply(r, ERR_NO_MEMORY, 0, BYTES(NULL, 0));
-		return NULL;
-	}
-	i->e = e;
-	i->r = r;
-	list_push_back(&e->items, &i->node);
-	return i;
-}
-
-static void on_echo(void *ctx, struct rpc_req *r)
-{
-	answer(ctx, r);
-}
-
-static void on_no(void *ctx, struct rpc_req *r)
-{
-	struct why why = { 0 };
-	(void)ctx;
-	why_set(&why, ERR_NOT_FOUND, "echo: there is nothing of the kind");
-	rpc_reply_why(r, &why, 0);
-}
-
-static void on_time(struct timer *t)
-{
-	item_end(container_of(t, struct item, t));
-}
-
-static void after(struct item *i, uint64_t max_ms)
-{
-	struct loop *l = &i->e->run->loop;
-	uint64_t ms = sim_rng_below(&i->e->w->rng, max_ms);
-	timer_start(l, &i->t, clock_after_ms(loop_now_ns(l), ms), on_time);
-}
-
-static void on_slow(void *ctx, struct rpc_req *r)
-{
-	struct item *i = item_new(ctx, r);
-	if (i)
-		after(i, 300);
-}
-
-static void on_park(void *ctx, struct rpc_req *r)
-{
-	enum err err = rpc_park(r);
-	if (err != ERR_NONE) {
-		rpc_reply(r, err, 10, BYTES(NULL, 0));
-		return;
-	}
-	struct item *i = item_new(ctx, r);
-	if (i)
-		after(i, 3000);
-}
-
-static void work(struct job *j)
-{
-	struct item *i = container_of(j, struct item, job);
-	j->err = i->r->body.n < 8 ? ERR_INVALID_PARAMS : ERR_NONE;
-}
-
-static void work_done(struct job *j)
-{
-	struct item *i = container_of(j, struct item, job);
-	i->in_pool = false;
-	if (i->e->w->bug == ECHO_LOSES_WAKE && sim_rng_chance(&i->e->w->rng, 50000))
-		return; /* nobody will ever look at it again */
-	item_end(i);
-}
-
-static void on_work(void *ctx, struct rpc_req *r)
-{
-	struct item *i = item_new(ctx, r);
-	if (!i)
-		return;
-	i->job = (struct job){ .work = work, .done = work_done };
-	i->in_pool = true;
-	if (pool_submit(i->e->pool, &i->job) == ERR_NONE)
-		return;
-	list_del(&i->node);
-	free(i);
-	rpc_reply(r, ERR_BUSY, 20, BYTES(NULL, 0));
-}
-
-static void on_once(void *ctx, struct rpc_req *r)
-{
-	struct echo *e = ctx;
-	uint32_t n;
-	memcpy(&n, r->body.p, sizeof(n));
-	/* a dead process changes nothing any more */
-	if (e->w->bug == ECHO_TELLS_LIES && sim_rng_chance(&e->w->rng, 20000))
-		; /* not a thing */
-	else if (sim_proc_state(e->run->proc) == SIM_RUNNING)
-		e->w->once_done[n % ONCE_MAX]++;
-	answer(e, r);
-}
-
-#define ANYONE (1u << ROLE_CLIENT | 1u << ROLE_ADMIN)
-
-static const struct rpc_method methods[] = {
-	{ ECHO_ECHO, "ECHO", ANYONE, on_echo, NULL, true },
-	{ ECHO_SLOW, "SLOW", ANYONE, on_slow, NULL, false },
-	{ ECHO_WORK, "WORK", ANYONE, on_work, NULL, false },
-	{ ECHO_PARK, "PARK", ANYONE, on_park, NULL, false },
-	{ ECHO_ONCE, "ONCE", ANYONE, on_once, NULL, true },
-	{ ECHO_NO, "NO", ANYONE, on_no, NULL, true },
-};
-
-static enum err echo_listen(struct echo *e, struct why *why)
-{
-	struct rpc_server_opts o = {
-		.keys = cl_keys(e->run->cluster),
-		.log = &e->log,
-		.instance = e->instance,
-		.role = ROLE_SERVICE,
-		.name = "echo",
-		.limits = { .parked_bytes_max = 4096, .inflight_max = 64 },
-	};
-	enum err err = rpc_server_new(&e->run->loop, &o, &e->server);
-	if (err != ERR_NONE)
-		return why_set(why, err, "no server");
-	for (size_t i = 0; i < ARRAY_LEN(methods); i++) {
-		struct rpc_method m = methods[i];
-		m.ctx = e;
-		rpc_server_add(e->server, &m, 1);
-	}
-	return rpc_server_listen(e->server, e->run->addr, NULL, 0, why);
-}
-
-static enum err echo_start(struct cl_run *r, struct why *why)
-{
-	struct echo *e = r->state;
-	e->run = r;
-	e->w = r->arg;
-	e->capture.fn = no_log;
-	e->log = (struct log){ .svc = "echo", .clock = r->loop.clock };
-	log_set_capture(&e->log, &e->capture);
-	list_init(&e->items);
-	loop_random(&r->loop, e->instance, sizeof(e->instance));
-	enum err err = pool_new(&r->loop,
-				&(struct pool_opts){ .name = "w", .n_threads = 2, .depth = 8 },
-				&e->pool);
-	if (err == ERR_NONE)
-		err = echo_listen(e, why);
-	SIM_CHECK(err == ERR_NONE, "the echo service does not start: %s", why->text);
-	return err;
-}
-
-static void echo_tick(struct timer *t);
-
-static void echo_closed(void *arg)
-{
-	struct echo *e = arg;
-	pool_free(e->pool);
-	if (e->w->bug == ECHO_LEAVES_TIMER)
-		timer_start(&e->run->loop, &e->tick, UINT64_MAX - 1, echo_tick);
-	if (e->w->bug == ECHO_OWES)
-		loop_expect(&e->run->loop);
-	cl_run_ended(e->run);
-}
-
-static void echo_tick(struct timer *t)
-{
-	struct echo *e = container_of(t, struct echo, tick);
-	struct loop *l = &e->run->loop;
-	if (rpc_server_inflight(e->server) > 0 || !list_empty(&e->items)) {
-		timer_start(l, &e->tick, clock_after_ms(loop_now_ns(l), 5), echo_tick);
-		return;
-	}
-	rpc_server_close(e->server, echo_closed, e);
-}
-
-static void end_items(struct echo *e)
-{
-	list_for_each_safe (n, &e->items) {
-		struct item *i = list_entry(n, struct item, node);
-		if (!i->in_pool)
-			item_end(i);
-	}
-}
-
-static void echo_stop(struct cl_run *r, bool killed)
-{
-	struct echo *e = r->state;
-	if (killed)
-		end_items(e);
-	if (e->stopping)
-		return;
-	e->stopping = true;
-	rpc_server_drain(e->server);
-	timer_start(&r->loop, &e->tick, loop_now_ns(&r->loop), echo_tick);
-}
-
-const struct cl_app echo_app = { sizeof(struct echo), echo_start, echo_stop };
 
 /* ---- the callers ---- */
 

@@ -74,8 +74,8 @@ struct cl_member_opts {
 	const struct cl_app *app;
 	void *arg;
 	/* CL_REAL: a program of the build tree ("services/master/pomelo-master") and its arguments;
-	 * "%d" becomes the member's own folder, "%a" the address it is to listen on, "%m" the
-	 * address of the member named by `peer` as seen from here. */
+	 * "%d" becomes the member's own folder, "%a" the address it is to listen on, "%s" the
+	 * secret file, "%m" the address of the member named by `peer` as seen from here. */
 	const char *exe;
 	const char *const *args; /* NULL-ended */
 	const char *peer;

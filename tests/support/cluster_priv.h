@@ -43,6 +43,14 @@ struct cl_client {
 	bool closed;
 };
 
+/* CL_REAL: a door of the proxy. */
+struct cl_route {
+	struct cl_route *next;
+	struct cl_node *from;
+	struct cl_member *to;
+	char addr[CL_ADDR_MAX];
+};
+
 struct cl_action {
 	struct heap_node at;
 	void (*fn)(struct cluster *c, struct cl_action *a);
@@ -98,6 +106,7 @@ struct cluster {
 	struct sim_rng rng;
 	struct list nodes, members, clients;
 	struct heap actions;
+	struct cl_route *routes;
 	struct keyring *keys;
 	struct log log;
 	struct log_capture capture;
