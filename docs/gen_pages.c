@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * docs/errors.md, docs/configuration.md, docs/metrics.md from the rows in the source. Schemas with
- * a mistake in them make no page. Usage: page.h.
+ * docs/errors.md, docs/configuration.md, docs/metrics.md, docs/wire.md from the rows in the source.
+ * Schemas with a mistake in them make no page. Usage: page.h.
  */
 #include "page.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/conf.h"
 #include "base/metric.h"
+#include "proto/wire_page.h"
 #include "services.h"
 
 #define SERVICES_MAX 16
@@ -84,6 +85,15 @@ static void write_metrics(struct page_run *r)
 	page_put(r, "metrics.md", &b);
 }
 
+static void write_wire(struct page_run *r)
+{
+	struct buf b = BUF_INIT(PAGE_BYTES_MAX);
+	buf_printf(&b,
+		   "<!-- Written by `meson compile -C build pages` from proto/*.def. -->\n");
+	wire_page(&b);
+	page_put(r, "wire.md", &b);
+}
+
 int main(int argc, char **argv)
 {
 	struct page_run r;
@@ -92,5 +102,6 @@ int main(int argc, char **argv)
 	write_errors(&r);
 	write_settings(&r);
 	write_metrics(&r);
+	write_wire(&r);
 	return page_end(&r);
 }

@@ -4,7 +4,7 @@
  * version N to itself, and means what NAME.vN.json says (which a swap of two rows would change).
  *
  * When this fails after a change of rows: a row was changed that may only be appended to. As long as
- * version 1 has not been released its files may be deleted and made anew: `ninja -C build golden`.
+ * version 1 has not been released its files may be deleted and made anew: `meson compile -C build golden`.
  */
 #include "fill.h"
 #include "proto/messages.h"
@@ -94,8 +94,8 @@ Test(golden, every_message_has_bytes_of_its_newest_version, .timeout = 20)
 		char stem[128];
 		struct buf b = BUF_INIT(1 << 20);
 		snprintf(stem, sizeof(stem), "%s.v%u", t->name, wire_newest(t));
-		cr_assert(slurp(stem, ".bin", &b), "no golden %s: run `ninja -C build golden`",
-			  stem);
+		cr_assert(slurp(stem, ".bin", &b),
+			  "no golden %s: run `meson compile -C build golden`", stem);
 		buf_fini(&b);
 	}
 	NO_LEAKS();
@@ -111,8 +111,8 @@ Test(golden, the_tool_never_overwrites, .timeout = 20)
 	cr_assert_not_null(f);
 	fputs("mine", f);
 	fclose(f);
-	snprintf(cmd, sizeof(cmd), "%s golden %s %s >/dev/null && %s golden %s %s", WIRE_TOOL,
-		 dir, dir, WIRE_TOOL, dir, dir);
+	snprintf(cmd, sizeof(cmd), "%s %s %s >/dev/null && %s %s %s", GOLDEN_TOOL, dir, dir,
+		 GOLDEN_TOOL, dir, dir);
 	cr_assert_eq(system(cmd), 0); /* NOLINT(cert-env33-c): our own tool */
 	f = fopen(path, "re");
 	cr_assert_not_null(fgets(text, sizeof(text), f));

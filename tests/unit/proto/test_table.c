@@ -6,9 +6,11 @@
 #include "kinds.h"
 #include "proto/messages.h"
 #include "proto/prim.h"
+#include "proto/wire_page.h"
 #include "tests/support/leak.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool is_list(enum wire_kind k)
@@ -135,5 +137,32 @@ Test(table, json_stops_at_its_limit, .timeout = 5)
 	wire_json(&out, wire_msg_one_bin(), &m);
 	cr_assert_eq(buf_err(&out), ERR_TOO_LARGE);
 	buf_fini(&out);
+	NO_LEAKS();
+}
+
+Test(table, the_page_has_every_message_and_method, .timeout = 5)
+{
+	struct buf page = BUF_INIT(1 << 20), small = BUF_INIT(1000);
+	const struct wire_msg *t;
+	char line[128];
+	size_t n;
+	wire_page(&page);
+	buf_put(&page, "", 1);
+	cr_assert_eq(buf_err(&page), ERR_NONE);
+	for (size_t i = 0; (t = wire_message(i)); i++) {
+		snprintf(line, sizeof(line), "\n### %s\n\n%s\n", t->name, t->doc);
+		cr_assert_not_null(strstr((char *)page.p, line), "%s", t->name);
+	}
+	const struct wire_method *m = wire_methods(&n);
+	for (size_t i = 0; i < n; i++) {
+		snprintf(line, sizeof(line), "\n| %u | %s | [", m[i].number, m[i].name);
+		cr_assert_not_null(strstr((char *)page.p, line), "%s", m[i].name);
+	}
+	cr_assert_not_null(strstr((char *)page.p,
+				  "| extents | list of [EXTENT](#extent) | 16 items | 1 |"));
+	wire_page(&small);
+	cr_assert_eq(buf_err(&small), ERR_TOO_LARGE);
+	buf_fini(&page);
+	buf_fini(&small);
 	NO_LEAKS();
 }
