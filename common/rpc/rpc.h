@@ -85,7 +85,7 @@ struct rpc_server_opts {
 	uint64_t (*term)(void *ctx); /* put into every reply; may be NULL */
 	void *ctx;
 	struct tls_files tls;  /* borrowed for life */
-	const char *engine;    /* NULL: by address (tls: nng, sim: sim, else sp) */
+	const char *engine;    /* NULL: by address (sim: sim, else sp) */
 	uint32_t v_min, v_max; /* wire versions; 0: all that this release speaks */
 };
 

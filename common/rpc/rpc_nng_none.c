@@ -13,8 +13,8 @@ static enum err refuse(const char *addr, struct why *why)
 {
 	return why_set(
 		why, ERR_UNSUPPORTED,
-		"%.160s: this build has no nng engine, which carries tls+tcp://; build with "
-		"-Dnng=enabled, or use tcp:// or ipc://",
+		"%.160s: this build has no nng engine; build with -Dnng=enabled, or use the sp "
+		"engine",
 		addr);
 }
 

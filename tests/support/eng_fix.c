@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -69,6 +70,7 @@ void fix_serve(struct fix_server *f, struct loop *l, const struct engine *eng, c
 	       const struct eng_limits *limits, const struct tls_files *tls)
 {
 	struct why why = { 0 };
+	signal(SIGPIPE, SIG_IGN); /* as a service does: loop/signals.h */
 	f->eng = eng;
 	f->loop = l;
 	f->closed = false;
@@ -149,6 +151,7 @@ enum err fix_dial(struct fix_client *c, struct loop *l, const struct engine *eng
 		  const struct tls_files *tls, struct why *why)
 {
 	*c = (struct fix_client){ .eng = eng, .loop = l };
+	signal(SIGPIPE, SIG_IGN);
 	c->log = (struct log){ .svc = "client", .fd = 2 };
 	struct eng_dial_opts o = {
 		.limits = limits ? *limits : fix_limits(),

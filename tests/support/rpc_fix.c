@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc_fix.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -162,6 +163,7 @@ void rpc_fix_serve(struct rpc_fix *f, const char *addr)
 void rpc_fix_open(struct rpc_fix *f, const char *addr, const struct rpc_server_opts *opts)
 {
 	*f = (struct rpc_fix){ .term = 7 };
+	signal(SIGPIPE, SIG_IGN); /* as a service does: loop/signals.h */
 	f->slog = (struct log){ .svc = "server", .fd = 2 };
 	f->clog = (struct log){ .svc = "client", .fd = 2 };
 	f->scap.fn = on_sline;
