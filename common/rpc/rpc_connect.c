@@ -144,7 +144,7 @@ static void on_hello_answer(struct eng_xchg *x, enum err e, struct bytes msg)
 {
 	struct rpc_client *cl = container_of(x, struct rpc_client, hx);
 	struct why why = { 0 };
-	struct msg_reply m;
+	struct msg_reply m = { 0 };
 	if (e != ERR_NONE)
 		return; /* down follows */
 	e = read_plain(msg, &m, &why);
@@ -242,8 +242,8 @@ static void back_off(struct rpc_client *cl)
 	uint64_t ms = cl->backoff_ms ? cl->backoff_ms * 2 : cl->o.backoff_min_ms;
 	cl->backoff_ms = MIN_OF(ms, (uint64_t)cl->o.backoff_max_ms);
 	loop_random(cl->loop, &r, sizeof(r));
-	uint64_t ns = cl->backoff_ms * NS_PER_MS;
-	ns = ns - ns / 4 + (uint64_t)((double)r / UINT32_MAX * (double)(ns / 2));
+	uint64_t ns = cl->backoff_ms * NS_PER_MS, half = ns / 2;
+	ns = ns - half / 2 + (half * r >> 32);
 	cl->state = CL_BACKOFF;
 	timer_start(cl->loop, &cl->timer, loop_now_ns(cl->loop) + ns, on_backoff_over);
 }

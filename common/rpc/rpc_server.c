@@ -424,8 +424,7 @@ const struct eng_server_events rpc_server_events = {
 
 static void server_free(struct rpc_server *s)
 {
-	struct list *n;
-	while ((n = list_pop_front(&s->free_slots)))
+	list_for_each_safe (n, &s->free_slots)
 		free(container_of(n, struct slot, node));
 	sessions_fini(s);
 	buf_fini(&s->out);

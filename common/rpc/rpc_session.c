@@ -18,7 +18,7 @@ enum err sessions_init(struct rpc_server *s)
 {
 	uint32_t n = s->o.limits.sessions_max;
 	list_init(&s->lru);
-	s->table = calloc(n, sizeof(*s->table));
+	s->table = calloc(n, sizeof(struct session *));
 	s->free_ids = calloc(n, sizeof(*s->free_ids));
 	if (!s->table || !s->free_ids)
 		return ERR_NO_MEMORY;
@@ -84,8 +84,9 @@ static void session_end(struct rpc_server *s, struct session *x)
 
 void sessions_fini(struct rpc_server *s)
 {
-	while (s->lru.next && !list_empty(&s->lru))
-		session_end(s, container_of(s->lru.next, struct session, lru));
+	for (uint32_t i = 0; s->table && i < s->o.limits.sessions_max; i++)
+		if (s->table[i])
+			session_end(s, s->table[i]);
 	free(s->table);
 	free(s->free_ids);
 	hello_server_free(s->hello);
@@ -160,37 +161,43 @@ static void challenge(struct side *sd, struct eng_token t, const struct msg_requ
 }
 
 static void prove_failed(struct side *sd, struct eng_token t, const struct msg_request *q,
-			 const char *from, uint64_t now, enum err e, const struct why *why)
+			 const char *from, uint64_t now, const struct why *why)
 {
 	struct rpc_server *s = sd->server;
 	uint64_t repeated = 1;
-	bool guess = e == ERR_UNAUTHENTICATED;
 	s->c.hello_failed++;
-	if (guess && auth_limit_failed(s->tries, source_of(from), now, &repeated))
-		LOG_WARN(s->o.log, "rpc", "peer=\"%s\" err=%s times=%" PRIu64 " msg=\"%s\"",
-			 from, err_name(e), repeated, why->text[0] ? why->text : err_text(e));
-	rpc_refuse_plain(sd, t, q->id, e == ERR_BUSY ? s->o.limits.handshake_ms : 0, e,
-			 why->text);
+	if (why->err == ERR_UNAUTHENTICATED &&
+	    auth_limit_failed(s->tries, source_of(from), now, &repeated))
+		LOG_WARN(s->o.log, "rpc",
+			 "peer=\"%s\" err=UNAUTHENTICATED times=%" PRIu64 " msg=\"%s\"", from,
+			 repeated, why->text);
+	rpc_refuse_plain(sd, t, q->id, why->err == ERR_BUSY ? s->o.limits.handshake_ms : 0,
+			 why->err, why->text);
 }
 
-/* A session in a free slot; x->auth and x->peer are set when the proof was good. */
-static enum err try_prove(struct rpc_server *s, const struct msg_request *q, uint64_t now,
-			  struct session **out, struct why *why)
+/* A session in a free slot, proven; NULL with why. */
+static struct session *try_prove(struct rpc_server *s, const struct msg_request *q,
+				 uint64_t now, struct why *why)
 {
-	if (s->n_free_ids == 0 && !make_room(s))
-		return why_set(why, ERR_BUSY, "%s has no room for a session: all %u are in use",
-			       s->o.name, s->o.limits.sessions_max);
+	if (s->n_free_ids == 0 && !make_room(s)) {
+		why_set(why, ERR_BUSY, "%s has no room for a session: all %u are in use",
+			s->o.name, s->o.limits.sessions_max);
+		return NULL;
+	}
 	struct session *x = calloc(1, sizeof(*x));
-	if (!x)
-		return why_set(why, ERR_NO_MEMORY, "%s has no memory for a session", s->o.name);
+	if (!x) {
+		why_set(why, ERR_NO_MEMORY, "%s has no memory for a session", s->o.name);
+		return NULL;
+	}
 	uint32_t i = s->free_ids[s->n_free_ids - 1];
 	uint32_t id = (uint32_t)(s->gen == 0 ? 1 : s->gen) << 16 | i;
 	buf_clear(&s->hello_out);
 	enum err e = hello_server_prove(s->hello, q->body, now, id, &s->hello_out, &x->auth,
 					&x->peer, why);
 	if (e != ERR_NONE) {
+		why_set(why, e, "%s", err_text(e));
 		free(x);
-		return e;
+		return NULL;
 	}
 	list_init(&x->siblings);
 	s->gen++;
@@ -198,15 +205,13 @@ static enum err try_prove(struct rpc_server *s, const struct msg_request *q, uin
 	s->table[i] = x;
 	s->c.sessions++;
 	list_push_back(&s->lru, &x->lru);
-	*out = x;
-	return ERR_NONE;
+	return x;
 }
 
 static void prove(struct side *sd, struct eng_conn *c, struct eng_token t,
 		  const struct msg_request *q, uint64_t now)
 {
 	struct rpc_server *s = sd->server;
-	struct session *x = NULL;
 	struct why why = { 0 };
 	char from[96];
 	sd->e->conn_name(c, from, sizeof(from));
@@ -215,9 +220,9 @@ static void prove(struct side *sd, struct eng_conn *c, struct eng_token t,
 				 "too many failed tries from there; wait a second");
 		return;
 	}
-	enum err e = try_prove(s, q, now, &x, &why);
-	if (e != ERR_NONE) {
-		prove_failed(sd, t, q, from, now, e, &why);
+	struct session *x = try_prove(s, q, now, &why);
+	if (!x) {
+		prove_failed(sd, t, q, from, now, &why);
 		return;
 	}
 	join_conn(x, c);

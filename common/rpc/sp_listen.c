@@ -110,7 +110,7 @@ static int bind_path(const char *path, int *out, struct stat *st)
 static enum err open_ipc(struct sp_listener *l, const struct addr *a, const char *addr, int *fd,
 			 struct why *why)
 {
-	struct stat st;
+	struct stat st = { 0 };
 	enum err e = clear_path(addr, a->path, why);
 	if (e != ERR_NONE)
 		return e;
@@ -171,12 +171,15 @@ static enum err open_tcp(const struct addr *a, const char *addr, int *fd, struct
 
 static uint16_t bound_port(int fd)
 {
-	struct sockaddr_storage sa;
-	socklen_t n = sizeof(sa);
-	if (getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
+	union {
+		struct sockaddr sa;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	} u = { 0 };
+	socklen_t n = sizeof(u);
+	if (getsockname(fd, &u.sa, &n) != 0)
 		return 0;
-	return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-					      : ((struct sockaddr_in *)&sa)->sin_port);
+	return ntohs(u.sa.sa_family == AF_INET6 ? u.in6.sin6_port : u.in.sin_port);
 }
 
 /* ---- both ---- */
@@ -287,7 +290,8 @@ enum err sp_listener_new(struct loop *loop, const char *addr, const struct tls_f
 	if (a.scheme == ADDR_TLS)
 		e = sp_tls_ctx_new(tls, true, &l->tls, why);
 	if (e == ERR_NONE)
-		e = l->ipc ? open_ipc(l, &a, addr, &l->fd, why) : open_tcp(&a, addr, &l->fd, why);
+		e = l->ipc ? open_ipc(l, &a, addr, &l->fd, why)
+			   : open_tcp(&a, addr, &l->fd, why);
 	if (e != ERR_NONE) {
 		sp_tls_ctx_free(l->tls);
 		free(l);

@@ -9,8 +9,9 @@
  * the copy is cheaper than a second iovec). */
 #define DIRECT_BYTES (16u << 10)
 #define PARTS_MAX    8
-/* A peer that vanished without a word is noticed after this long. */
+/* A peer that vanished is noticed after this long: idle, or with bytes unacknowledged. */
 #define KEEPALIVE_S  15
+#define UNACKED_MS   30000
 
 /* ---- hub ---- */
 
@@ -529,7 +530,7 @@ static void tune_tcp(struct sp_pipe *p)
 	uv_os_fd_t fd;
 	uv_tcp_nodelay(&p->u.tcp, 1);
 	uv_tcp_keepalive(&p->u.tcp, 1, KEEPALIVE_S);
-	unsigned gone_ms = KEEPALIVE_S * 1000;
+	unsigned gone_ms = UNACKED_MS;
 	if (uv_fileno(&p->u.handle, &fd) == 0)
 		setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof(gone_ms));
 }
