@@ -3,6 +3,7 @@
 #include "base/json_out.h"
 
 #include <criterion/criterion.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -142,4 +143,36 @@ Test(json, too_deep_aborts, .timeout = 5, .signal = SIGABRT)
 	struct json j = JSON_OUT(&b);
 	for (int i = 0; i <= JSON_DEPTH_MAX; i++)
 		json_arr(&j);
+}
+
+/* Any bytes at all make a text that another reader takes, and plain text comes back as it was. */
+Test(json, random_bytes_are_always_json, .timeout = 20)
+{
+	uint64_t x = 7;
+	for (int round = 0; round < 5000; round++) {
+		uint8_t in[40];
+		size_t n = (size_t)(round % 41);
+		bool ascii = round % 3 == 0;
+		for (size_t i = 0; i < n; i++) {
+			x = x * 6364136223846793005ull + 1442695040888963407ull;
+			in[i] = ascii ? (uint8_t)(1 + (x >> 56) % 126) : (uint8_t)(x >> 56);
+		}
+		struct buf b = BUF_INIT(1000);
+		struct json j = JSON_OUT(&b);
+		json_arr(&j);
+		json_bytes(&j, BYTES(in, n));
+		json_end(&j);
+		cr_assert_eq(buf_err(&b), ERR_NONE);
+		json_error_t bad;
+		json_t *got = json_loadb((const char *)b.p, b.n, JSON_ALLOW_NUL, &bad);
+		cr_assert_not_null(got, "round %d: %s in %.*s", round, bad.text, (int)b.n, b.p);
+		if (ascii) {
+			json_t *s = json_array_get(got, 0);
+			cr_assert_eq(json_string_length(s), n);
+			cr_assert_eq(n ? memcmp(json_string_value(s), in, n) : 0, 0);
+		}
+		json_decref(got);
+		buf_fini(&b);
+	}
+	NO_LEAKS();
 }
