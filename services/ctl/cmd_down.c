@@ -108,7 +108,7 @@ static enum err stop_held(struct down *d)
 	for (;;) {
 		struct why why = { 0 };
 		enum err e = stop(d, &why);
-		if (e != ERR_UNREACHABLE)
+		if (e != ERR_UNREACHABLE && e != ERR_CONN_LOST) /* lost: it was just ending */
 			return e == ERR_NONE ? e : why_set(&c->why, e, "%s", why.text);
 		int lock_fd = -1;
 		struct why held = { 0 };

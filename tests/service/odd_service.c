@@ -5,7 +5,7 @@
  * DATA/odd.NAME tells it to break:
  *
  *   exit CODE     says "odd: exit CODE" and ends with CODE before it is ready
- *   crash MS      is ready, and dies by SIGSEGV after MS milliseconds
+ *   crash MS      is ready, and dies by SIGKILL after MS milliseconds
  *   deaf          ignores SIGTERM
  *   slow MS       becomes ready after MS milliseconds
  *   never         answers /readyz with 503 and the reason "odd: never"
@@ -187,7 +187,7 @@ static void serve(struct odd *o)
 				       { .fd = o->signal_fd, .events = POLLIN } };
 		int64_t left = is(o, "crash") ? o->start_ms + o->number - now_ms() : -1;
 		if (is(o, "crash") && left <= 0)
-			raise(SIGSEGV);
+			raise(SIGKILL);
 		poll(p, 2, (int)left);
 		if (p[0].revents)
 			answer(o);

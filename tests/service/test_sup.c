@@ -281,7 +281,7 @@ Test(sup, crash_loop_backs_off, .timeout = 60)
 	struct up_view now = view(&b);
 	cr_expect(now.services[2].restarts >= 3 && now.services[2].restarts <= 7, "%u restarts",
 		  now.services[2].restarts);
-	cr_expect_str_eq(now.services[2].last_exit, "signal 11");
+	cr_expect_str_eq(now.services[2].last_exit, "signal 9");
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		if (i != 2)
 			cr_expect_eq(now.services[i].info.pid, old.services[i].info.pid);
