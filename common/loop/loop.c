@@ -28,7 +28,7 @@ static void rearm(struct loop *l)
 		return; /* loop_turn does it once, at its end */
 	struct heap_node *first = heap_min(&l->timers);
 	uint64_t due = first ? first->key : UINT64_MAX;
-	if (due == l->armed_ns)
+	if (due == l->armed_ns && due != 0) /* 0: see loop_turn */
 		return;
 	l->armed_ns = due;
 	l->driver->arm(l, due);
