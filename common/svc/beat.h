@@ -75,8 +75,8 @@ struct beat_sender_opts {
 	 * its text with their number behind it. */
 	const char *from;
 	uint32_t beat_ms;
-	/* Runs on the sending thread: reads relaxed counters only. */
-	void (*news)(void *ctx, struct beat_news *out);
+	/* Runs on the sending thread: reads relaxed counters only. last_ack_ns as in the counters. */
+	void (*news)(void *ctx, uint64_t last_ack_ns, struct beat_news *out);
 	/* Loop thread, at each ping: how late the loop was. May be NULL. */
 	void (*ping)(void *ctx, uint64_t late_ns);
 	void *ctx;

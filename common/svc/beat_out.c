@@ -33,9 +33,17 @@ size_t beat_out_make(struct beat_out *o, size_t i, const struct beat_news *n, bo
 	return bytes;
 }
 
-/* A new challenge is answered at once, but no oftener than this: a forger of nothing but replays
- * must not make us send faster than we beat. */
-#define ANSWER_NS (50 * NS_PER_MS)
+/* What is answered at once is so no oftener than this: a forger of nothing but replays must not make
+ * us send much faster than we beat. */
+#define ANSWER_NS (20 * NS_PER_MS)
+
+uint64_t beat_out_last_ack(const struct beat_out *o)
+{
+	uint64_t last = 0;
+	for (size_t i = 0; i < o->n_to; i++)
+		last = MAX_OF(last, o->to[i].last_ack_ns);
+	return last;
+}
 
 bool beat_out_take(struct beat_out *o, size_t i, struct bytes dgram, uint64_t now_ns)
 {
@@ -54,15 +62,19 @@ bool beat_out_take(struct beat_out *o, size_t i, struct bytes dgram, uint64_t no
 		o->bad++;
 		return false;
 	}
+	bool news = !t->challenged ||
+		    memcmp(t->challenge, m.challenge.p, BEAT_CHALLENGE_BYTES) != 0;
+	memcpy(t->challenge, m.challenge.p, BEAT_CHALLENGE_BYTES);
+	t->challenged = true;
 	if (m.seq > t->acked_seq) {
+		uint64_t last = beat_out_last_ack(o);
+		news = news || last == 0 || now_ns - last > o->quiet_ns;
 		t->acked_seq = m.seq;
 		t->last_ack_ns = now_ns;
 		o->acked++;
 	}
-	if (t->challenged && memcmp(t->challenge, m.challenge.p, BEAT_CHALLENGE_BYTES) == 0)
+	if (!news)
 		return false;
-	memcpy(t->challenge, m.challenge.p, BEAT_CHALLENGE_BYTES);
-	t->challenged = true;
 	if (t->answered_ns && now_ns - t->answered_ns < ANSWER_NS)
 		return false;
 	t->answered_ns = now_ns;

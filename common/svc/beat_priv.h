@@ -43,7 +43,7 @@ struct beat_target {
 	bool challenged;
 	uint64_t acked_seq;
 	_Atomic uint64_t last_ack_ns;
-	uint64_t answered_ns; /* when a new challenge was last answered at once */
+	uint64_t answered_ns; /* when a datagram was last answered at once */
 };
 
 struct beat_out {
@@ -54,13 +54,17 @@ struct beat_out {
 	uint64_t seq;
 	struct beat_target to[BEAT_ADDRS_MAX];
 	size_t n_to;
+	uint64_t
+		quiet_ns; /* an acknowledgement after so long is answered at once: it is news */
 	_Atomic uint64_t sent, send_errors, acked, bad;
 };
 
+uint64_t beat_out_last_ack(const struct beat_out *o);
 /* The next beat for target i, into out[BEAT_BYTES_MAX]; returns its bytes. */
 size_t beat_out_make(struct beat_out *o, size_t i, const struct beat_news *n, bool loop_owes,
 		     uint64_t wall_ms, uint8_t *out);
-/* A datagram from target i. True: it brought a new challenge, send the next beat at once. */
+/* A datagram from target i. True: send the next beat at once, for it brought a new challenge, or the
+ * first acknowledgement after quiet_ns. */
 bool beat_out_take(struct beat_out *o, size_t i, struct bytes dgram, uint64_t now_ns);
 
 /* ---- beat_book.c: the master's ---- */

@@ -23,7 +23,7 @@ struct beat_sender {
 	struct beat_out out;
 	const struct log *log;
 	uint64_t beat_ns;
-	void (*news)(void *ctx, struct beat_news *out);
+	void (*news)(void *ctx, uint64_t last_ack_ns, struct beat_news *out);
 	void (*on_ping)(void *ctx, uint64_t late_ns);
 	void *ctx;
 
@@ -99,7 +99,7 @@ static void send_one(struct beat_sender *b, size_t i, bool owes)
 {
 	uint8_t p[BEAT_BYTES_MAX];
 	struct beat_news news = { 0 };
-	b->news(b->ctx, &news);
+	b->news(b->ctx, beat_out_last_ack(&b->out), &news);
 	size_t n = beat_out_make(&b->out, i, &news, owes, loop_wall_ms(b->loop), p);
 	bool sent = n > 0;
 	if (n > 0 && b->dgram[i])
@@ -221,6 +221,7 @@ static struct beat_sender *sender_new(struct loop *l, const struct beat_sender_o
 	b->ping.fn = on_ping;
 	b->stop_fd = -1;
 	b->out.role = o->role;
+	b->out.quiet_ns = 3 * b->beat_ns;
 	b->out.n_to = o->n_to;
 	memcpy(b->out.instance, o->instance, sizeof(b->out.instance));
 	snprintf(b->out.name, sizeof(b->out.name), "%s", o->name);
@@ -301,8 +302,7 @@ void beat_sender_counters(const struct beat_sender *b, struct beat_sender_counte
 					      .send_errors = b->out.send_errors,
 					      .acked = b->out.acked,
 					      .bad = b->out.bad };
-	for (size_t i = 0; i < b->out.n_to; i++)
-		out->last_ack_ns = MAX_OF(out->last_ack_ns, b->out.to[i].last_ack_ns);
+	out->last_ack_ns = beat_out_last_ack(&b->out);
 }
 
 bool beat_sender_acked(const struct beat_sender *b)

@@ -42,19 +42,28 @@ void svc_reason(struct svc_reasons *r, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* A beat is asked for by suspect_ms, the time after which the master thinks us gone, too. */
+/* Silence of the master counts after suspect_ms, the time after which it thinks us gone, too. */
+static bool master_hears(const struct svc *s, uint64_t last_ack_ns)
+{
+	uint64_t now = loop_now_ns(s->loop);
+	if (!s->def->needs_master)
+		return true;
+	return last_ack_ns && now - MIN_OF(last_ack_ns, now) <= s->conf.suspect_ms * NS_PER_MS;
+}
+
 static void beat_reasons(const struct svc *s, struct svc_reasons *r)
 {
 	struct beat_sender_counters c;
-	if (!s->def->needs_master || !s->beats)
+	if (!s->beats)
 		return;
 	beat_sender_counters(s->beats, &c);
-	uint64_t now = loop_now_ns(s->loop);
+	if (master_hears(s, c.last_ack_ns))
+		return;
 	if (c.last_ack_ns == 0)
 		svc_reason(r, "master: no beat acknowledged");
-	else if (now - MIN_OF(c.last_ack_ns, now) > s->conf.suspect_ms * NS_PER_MS)
+	else
 		svc_reason(r, "master: no beat acknowledged for %" PRIu64 " ms",
-			   (uint64_t)((now - c.last_ack_ns) / NS_PER_MS));
+			   (uint64_t)((loop_now_ns(s->loop) - c.last_ack_ns) / NS_PER_MS));
 }
 
 void svc_reasons(struct svc *s, struct svc_reasons *out)
@@ -63,10 +72,10 @@ void svc_reasons(struct svc *s, struct svc_reasons *out)
 	if (svc_stopping(s))
 		svc_reason(out, "draining");
 	svc_conf_reasons(s, out);
-	beat_reasons(s, out);
 	if (s->def->reasons && s->opened)
 		s->def->reasons(s, out);
-	s->ready = out->n == 0;
+	s->ready = out->n == 0; /* the beat adds the master's part by itself */
+	beat_reasons(s, out);
 }
 
 bool svc_ready_json(struct svc *s, struct buf *out)
@@ -106,7 +115,7 @@ static uint64_t on_term(void *ctx)
 }
 
 /* The beat's thread: relaxed counters only. */
-static void on_news(void *ctx, struct beat_news *out)
+static void on_news(void *ctx, uint64_t last_ack_ns, struct beat_news *out)
 {
 	const struct svc *s = ctx;
 	*out = (struct beat_news){
@@ -114,7 +123,7 @@ static void on_news(void *ctx, struct beat_news *out)
 		.pool_done = pool_progress(s->pool),
 		.pool_queued = s->pool_queued,
 		.pid = loop_uv(s->loop) ? (uint32_t)getpid() : 0,
-		.ready = s->ready,
+		.ready = s->ready && master_hears(s, last_ack_ns),
 		.pool_epoch = s->def->pool_epoch ? s->def->pool_epoch(s) : 0,
 	};
 }
@@ -253,8 +262,7 @@ static enum err master_addrs(const struct svc *s, const struct svc_env *env,
 	if (l.n == 0)
 		l = (struct conf_list){ local, 1 };
 	if (l.n > SVC_ADDRS_MAX)
-		return why_set(why, ERR_INVALID_PARAMS, "masters: more than %d",
-			       SVC_ADDRS_MAX);
+		return why_set(why, ERR_INVALID_PARAMS, "masters: more than %d", SVC_ADDRS_MAX);
 	enum err e = ERR_NONE;
 	for (*n = 0; *n < l.n && e == ERR_NONE; ++*n)
 		e = beat_addr_of(l.v[*n], out[*n], why);
@@ -318,8 +326,13 @@ static enum err open_all(struct svc *s, const struct svc_env *env, struct why *w
 		e = open_listeners(s, env, why);
 	if (e == ERR_NONE && s->def->listening)
 		e = s->def->listening(s, why);
-	if (e == ERR_NONE)
-		e = open_beats(s, env, why);
+	if (e)
+		return e;
+	struct svc_reasons r;
+	s->ops.limit = s->conf.ops_max;
+	s->state = SVC_RUNNING;
+	svc_reasons(s, &r); /* the first beat is to tell the truth, too */
+	e = open_beats(s, env, why);
 	return e ? e : svc_dirs_tell(s, why);
 }
 
@@ -359,8 +372,6 @@ enum err svc_open(struct svc *s, const struct svc_def *def, const struct svc_env
 	op_set_init(&s->ops, UINT32_MAX);
 	enum err e = open_all(s, env, &own);
 	if (e == ERR_NONE) {
-		s->ops.limit = s->conf.ops_max;
-		s->state = SVC_RUNNING;
 		log_start(s);
 		return ERR_NONE;
 	}

@@ -139,7 +139,7 @@ struct svc {
 	int lock_fd;
 	bool opened, told; /* the open hook succeeded; run/NAME.json is there */
 	uint64_t started_ns, stop_ns, grace_end_ns, complained_ns;
-	_Atomic bool ready; /* as last looked at, for the beat thread; so is the next */
+	_Atomic bool ready; /* but for the master's part; for the beat thread, as is the next */
 	_Atomic uint32_t pool_queued;
 	uint32_t closing; /* ends still to come in SVC_CLOSING */
 	struct timer tick;

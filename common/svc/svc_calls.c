@@ -168,7 +168,7 @@ static int echo_park(struct op *op)
 static void echo_unpark(struct op *op)
 {
 	struct echo *e = container_of(op, struct echo, op);
-	timer_start(op->loop, &e->timer, 0, echo_due);
+	timer_start(op->loop, &e->timer, loop_now_ns(op->loop), echo_due);
 }
 
 static int echo_reply(struct op *op)

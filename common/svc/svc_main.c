@@ -30,6 +30,7 @@ static int exit_code(enum err e)
 	case ERR_NOT_FOUND: /* a secret or file that a setting names */
 		return 2;
 	case ERR_BUSY:
+	case ERR_EXISTS: /* an address somebody else listens on */
 	case ERR_TIMED_OUT:
 	case ERR_UNREACHABLE:
 		return 5;
