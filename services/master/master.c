@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "conf.def"
+#include "metrics.def"
+
+/* ---- rows ---- */
+
+#define CONF_T struct svc_conf
+static const struct conf_row shared_rows[] = { SVC_CONF(CONF_ROW, "17610") };
+#undef CONF_T
+#define FOREIGN_ROW(...) { __VA_ARGS__ },
+static const struct conf_foreign foreign[] = { MASTER_FOREIGN(FOREIGN_ROW) };
+static const struct conf_part conf_parts[] = {
+	SVC_CONF_PART(shared_rows),
+	{ .foreign = foreign, .n_foreign = ARRAY_LEN(foreign) },
+};
+static const struct conf_schema conf = { "master", conf_parts, ARRAY_LEN(conf_parts),
+					 svc_conf_check };
+
+enum { MASTER_METRICS(METRIC_ENUM) };
+static const struct metric_row metric_rows[] = { MASTER_METRICS(METRIC_ROW) };
+static const struct metric_schema metrics = { "master", metric_rows, ARRAY_LEN(metric_rows) };
+
+/* ---- beats ---- */
+
+static void on_peer(void *ctx, const struct beat_peer *p)
+{
+	const struct mst *m = ctx;
+	bool bad = p->state == BEAT_SUSPECT || p->state == BEAT_DEAD;
+	if (bad)
+		LOG_WARN(&m->svc.log, "beat", "peer=%s state=%s loop_stands=%d pid=%u", p->name,
+			 beat_state_name(p->state), p->loop_stands, p->news.pid);
+	else
+		LOG_INFO(&m->svc.log, "beat", "peer=%s state=%s pid=%u runs=%u", p->name,
+			 beat_state_name(p->state), p->news.pid, p->instances);
+}
+
+/* Wherever requests are listened for, beats are too. */
+static enum err listening(struct svc *s, struct why *why)
+{
+	struct mst *m = mst_of(s);
+	char addr[SVC_ADDRS_MAX][BEAT_ADDR_MAX];
+	const char *ptr[SVC_ADDRS_MAX];
+	for (size_t i = 0; i < s->n_addrs; i++) {
+		enum err e = beat_addr_of(s->addrs[i], addr[i], why);
+		if (e)
+			return e;
+		ptr[i] = addr[i];
+	}
+	struct beat_table_opts o = { .keys = s->keys,
+				     .log = &s->log,
+				     .listen = ptr,
+				     .n_listen = s->n_addrs,
+				     .suspect_ms = (uint32_t)s->conf.suspect_ms,
+				     .dead_ms = (uint32_t)s->conf.holder_dead_ms,
+				     .changed = on_peer,
+				     .ctx = m };
+	return beat_table_open(s->loop, &o, &m->beats, why);
+}
+
+/* ---- metrics ---- */
+
+/* One line a peer and state would be many: one a peer, its state as a label. */
+static void print_peer(const struct beat_peer *p, struct buf *out)
+{
+	struct buf labels = BUF_INIT(1024);
+	metric_label(&labels, "name", BYTES_STR(p->name));
+	buf_put(&labels, ",", 1);
+	metric_label(&labels, "state", BYTES_STR(beat_state_name(p->state)));
+	buf_put(&labels, "", 1);
+	if (buf_err(&labels) == ERR_NONE)
+		metric_line(out, "pomelo_master_peer", (const char *)labels.p, 1);
+	buf_fini(&labels);
+}
+
+static void follow(struct mst *m, unsigned cell, uint64_t now)
+{
+	uint64_t was = metric_get(m->svc.metrics, MST_M_BEATS, cell);
+	metric_add(m->svc.metrics, MST_M_BEATS, cell, now - was);
+}
+
+static void scrape(struct svc *s, struct buf *out)
+{
+	struct mst *m = mst_of(s);
+	struct beat_peer p[32];
+	struct beat_table_counters c;
+	int64_t n_state[BEAT_DEAD + 1] = { 0 };
+	if (!m->beats)
+		return;
+	metric_head(out, "pomelo_master_peer", METRIC_gauge, "1; a service seen, its state");
+	for (size_t from = 0, n; (n = beat_table_list(m->beats, from, p, ARRAY_LEN(p)));
+	     from += n)
+		for (size_t i = 0; i < n; i++) {
+			n_state[p[i].state]++;
+			print_peer(&p[i], out);
+		}
+	for (int i = 0; i <= BEAT_DEAD; i++)
+		metric_set(s->metrics, MST_M_PEERS, (unsigned)i, n_state[i]);
+	beat_table_counters(m->beats, &c);
+	const uint64_t ends[] = { c.stamped,	c.challenges, c.bad_macs,
+				  c.bad_frames, c.replays,    c.refused };
+	for (unsigned i = 0; i < ARRAY_LEN(ends); i++)
+		follow(m, i, ends[i]);
+}
+
+/* ---- life ---- */
+
+static void on_beats_closed(void *arg)
+{
+	svc_closed(arg);
+}
+
+static void on_close(struct svc *s)
+{
+	struct mst *m = mst_of(s);
+	struct beat_table *t = m->beats;
+	m->beats = NULL;
+	if (t)
+		beat_table_close(t, on_beats_closed, s);
+	else
+		svc_closed(s);
+}
+
+const struct svc_def mst_def = {
+	.name = "master",
+	.exe = "pomelo-master",
+	.about = "The index of a Pomelo cluster: which object lives where.",
+	.role = ROLE_SERVICE,
+	.size = sizeof(struct mst),
+	.conf = &conf,
+	.metrics = &metrics,
+	.listening = listening,
+	.close = on_close,
+	.scrape = scrape,
+};

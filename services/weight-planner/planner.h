@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The planner as a whole: the shell (svc/svc.h) and what README.md says it owns. Thread: the loop's. */
+#pragma once
+
+#include "svc/svc.h"
+
+struct wpl {
+	struct svc svc; /* first: svc.h */
+};
+
+extern const struct svc_def wpl_def;
