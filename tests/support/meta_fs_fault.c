@@ -153,7 +153,8 @@ static void sync_inode(struct inode *i)
 {
 	resize(&i->disk, &i->disk_n, i->cache_n);
 	for (size_t k = 0; k < i->n_pending; k++)
-		store(&i->disk, &i->disk_n, i->pending[k].data, i->pending[k].n, i->pending[k].at);
+		store(&i->disk, &i->disk_n, i->pending[k].data, i->pending[k].n,
+		      i->pending[k].at);
 	i->n_pending = 0;
 }
 

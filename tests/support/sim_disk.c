@@ -49,7 +49,7 @@ struct sim_file {
 	struct sim_disk *disk;
 	struct inode *inode;
 	const struct sim_proc *proc; /* who opened it */
-	bool dead;
+	bool dead, locked;
 };
 
 struct faults {
@@ -661,6 +661,19 @@ int sim_fsync(struct sim_file *f)
 		memset(i->dirty, 0, n_sectors(i));
 	i->n_sizes = 0;
 	return r;
+}
+
+int sim_lock(struct sim_file *f)
+{
+	if (f->dead)
+		return -EBADF;
+	list_for_each (n, &f->disk->files) {
+		const struct sim_file *g = list_entry(n, struct sim_file, node);
+		if (g != f && g->inode == f->inode && g->locked && !g->dead)
+			return -EWOULDBLOCK;
+	}
+	f->locked = true;
+	return 0;
 }
 
 int sim_mkdir(struct sim_disk *d, const char *path)

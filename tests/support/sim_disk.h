@@ -69,6 +69,8 @@ int sim_ftruncate(struct sim_file *f, uint64_t size);
 int64_t sim_size(struct sim_file *f);
 /* Of a folder: its names. */
 int sim_fsync(struct sim_file *f);
+/* Exclusive, as an OFD lock: ends with the handle or its process. -EWOULDBLOCK. */
+int sim_lock(struct sim_file *f);
 int sim_mkdir(struct sim_disk *d, const char *path);
 int sim_rename(struct sim_disk *d, const char *from, const char *to);
 int sim_unlink(struct sim_disk *d, const char *path);
