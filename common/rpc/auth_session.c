@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/auth_crypto.h"
 
-#include <limits.h>
+#include "rpc/gmac.h"
+
 #include <string.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 /* ---- windows ---- */
 
@@ -50,16 +50,6 @@ void auth_window_mark(struct auth_window *w, uint64_t seq)
 
 /* ---- GMAC ---- */
 
-/* Keyed once: a message then costs an IV, its bytes and a tag. */
-static EVP_CIPHER_CTX *gmac_new(const uint8_t key[16])
-{
-	EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-	if (c && EVP_EncryptInit_ex(c, EVP_aes_128_gcm(), NULL, key, NULL))
-		return c;
-	EVP_CIPHER_CTX_free(c);
-	return NULL;
-}
-
 static void make_iv(uint8_t iv[12], uint32_t id, uint64_t seq)
 {
 	for (int i = 0; i < 4; i++)
@@ -68,24 +58,12 @@ static void make_iv(uint8_t iv[12], uint32_t id, uint64_t seq)
 		iv[4 + i] = (uint8_t)(seq >> (56 - 8 * i));
 }
 
-static enum err gmac(EVP_CIPHER_CTX *c, uint32_t id, uint64_t seq, const struct iovec *iov,
+static enum err gmac(struct gmac *g, uint32_t id, uint64_t seq, const struct iovec *iov,
 		     size_t n_iov, uint8_t tag[AUTH_TAG_BYTES])
 {
-	uint8_t iv[12], none[16];
-	int n;
+	uint8_t iv[GMAC_IV_BYTES];
 	make_iv(iv, id, seq);
-	if (!EVP_EncryptInit_ex(c, NULL, NULL, NULL, iv))
-		return ERR_INTERNAL;
-	for (size_t i = 0; i < n_iov; i++) {
-		assert(iov[i].iov_len <= INT_MAX);
-		if (iov[i].iov_len > 0 &&
-		    !EVP_EncryptUpdate(c, NULL, &n, iov[i].iov_base, (int)iov[i].iov_len))
-			return ERR_INTERNAL;
-	}
-	if (!EVP_EncryptFinal_ex(c, none, &n) ||
-	    !EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, AUTH_TAG_BYTES, tag))
-		return ERR_INTERNAL;
-	return ERR_NONE;
+	return gmac_tag(g, iv, iov, n_iov, tag) ? ERR_NONE : ERR_INTERNAL;
 }
 
 /* ---- sessions ---- */
@@ -108,8 +86,8 @@ void auth_session_fini(struct auth_session *s)
 {
 	if (!s)
 		return;
-	EVP_CIPHER_CTX_free(s->send); /* wipes its key */
-	EVP_CIPHER_CTX_free(s->recv);
+	gmac_free(s->send); /* wipes its key */
+	gmac_free(s->recv);
 	*s = (struct auth_session){ 0 };
 }
 
