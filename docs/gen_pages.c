@@ -48,8 +48,8 @@ static bool good(enum err e, const struct why *w)
 static void write_settings(struct page_run *r)
 {
 	const struct conf_schema *all[SERVICES_MAX + 1] = {
-#define SCHEMA(def) def.conf,
-		PAGE_SERVICES(SCHEMA)
+#define SCHEMA(tag, name, exe, folder) tag##_def.conf,
+		SERVICES(SCHEMA)
 #undef SCHEMA
 	};
 	size_t n = 0;
@@ -67,8 +67,8 @@ static void write_settings(struct page_run *r)
 static void write_metrics(struct page_run *r)
 {
 	const struct metric_schema *const listed[] = { &svc_metric_schema,
-#define SCHEMA(def) def.metrics,
-						       PAGE_SERVICES(SCHEMA)
+#define SCHEMA(tag, name, exe, folder) tag##_def.metrics,
+						       SERVICES(SCHEMA)
 #undef SCHEMA
 	};
 	const struct metric_schema *all[SERVICES_MAX + 1];

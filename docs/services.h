@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose settings and metrics are on the pages: one line a service, and its header. */
+/* Whose settings and metrics are on the pages: every service of services/services.def. */
 #pragma once
 
+#include "services/services.def"
 #include "svc/svc.h"
 
-/* clang-format off */
-#define PAGE_SERVICES(F)
-/* clang-format on */
+#define PAGE_DECLARE(tag, name, exe, folder) extern const struct svc_def tag##_def;
+SERVICES(PAGE_DECLARE)
+#undef PAGE_DECLARE

@@ -104,6 +104,7 @@ static void process_copy(struct svc *s, struct metrics *m)
 {
 	struct svc_reasons r;
 	svc_reasons(s, &r);
+	metric_set(m, SVC_M_BUILD, 0, 1);
 	metric_set(m, SVC_M_READY, 0, r.n == 0);
 	follow(m, SVC_M_TURNS, 0, __atomic_load_n(&s->loop->turns, __ATOMIC_RELAXED));
 	follow(m, SVC_M_JOBS, 0, pool_progress(s->pool));
@@ -132,8 +133,6 @@ void svc_metrics_print(struct svc *s, struct buf *out)
 		beats_copy(s, m);
 	if (s->http)
 		http_copy(s, m);
-	metric_head(out, "pomelo_build_info", METRIC_gauge, "1; the release is its label");
-	metric_line(out, "pomelo_build_info", "version=\"" POMELO_VERSION "\"", 1);
 	metrics_print(m, out);
 	if (s->def->scrape)
 		s->def->scrape(s, out);

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 const struct service_row service_rows[SERVICE_COUNT] = {
-#define SERVICE_ROW_(name, exe, folder) { name, exe, folder },
-	SERVICE_TABLE(SERVICE_ROW_)
+#define SERVICE_ROW_(tag, name, exe, folder) { name, exe, folder },
+	SERVICES(SERVICE_ROW_)
 #undef SERVICE_ROW_
 };
 

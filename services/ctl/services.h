@@ -1,21 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The services a box runs, in the order they are started; they are stopped in the reverse order, so
- * that nobody loses the master before its own drain is over.
- */
+/* The rows of services/services.def as the supervisor and the command line read them. */
 #pragma once
 
 #include "base/def.h"
-
-/* F(name, executable, folder in the tree) */
-/* clang-format off */
-#define SERVICE_TABLE(F) \
-	F("master",  "pomelo-master",         "master") \
-	F("agent",   "pomelo-transfer-agent", "transfer-agent") \
-	F("owner",   "pomelo-offload-owner",  "offload-owner") \
-	F("planner", "pomelo-weight-planner", "weight-planner") \
-	F("pg",      "pomelo-pg-coordinator", "pg-coordinator")
-/* clang-format on */
+#include "services/services.def"
 
 struct service_row {
 	const char *name;   /* "agent": settings, run/NAME.sock, log/NAME.log */
@@ -24,8 +12,8 @@ struct service_row {
 };
 
 enum {
-#define SERVICE_COUNT_(name, exe, folder) +1
-	SERVICE_COUNT = SERVICE_TABLE(SERVICE_COUNT_)
+#define SERVICE_COUNT_(tag, name, exe, folder) +1
+	SERVICE_COUNT = SERVICES(SERVICE_COUNT_)
 #undef SERVICE_COUNT_
 };
 

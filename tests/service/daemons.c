@@ -17,8 +17,10 @@
 
 extern char **environ;
 
-#define DAEMON_ROW(name, exe, folder, needs) { name, exe, folder, needs },
-const struct daemon_row daemon_rows[N_DAEMONS] = { DAEMON_TABLE(DAEMON_ROW) };
+#define DAEMON_DEF(tag, name, exe, folder) extern const struct svc_def tag##_def;
+SERVICES(DAEMON_DEF)
+#define DAEMON_ROW(tag, name, exe, folder) { &tag##_def, name, exe, folder },
+const struct daemon_row daemon_rows[N_DAEMONS] = { SERVICES(DAEMON_ROW) };
 
 _Noreturn static void fail(const char *what, const char *about)
 {

@@ -10,27 +10,19 @@
 
 #include "rpc/auth.h"
 #include "rpc/rpc.h"
+#include "services/services.def"
+#include "svc/svc.h"
 
 #include <sys/types.h>
 
-/* F(name, executable, folder, needs a master to be ready) */
-/* clang-format off */
-#define DAEMON_TABLE(F) \
-	F("master",  "pomelo-master",         "master",         false) \
-	F("agent",   "pomelo-transfer-agent", "transfer-agent", true) \
-	F("owner",   "pomelo-offload-owner",  "offload-owner",  true) \
-	F("planner", "pomelo-weight-planner", "weight-planner", false) \
-	F("pg",      "pomelo-pg-coordinator", "pg-coordinator", false)
-/* clang-format on */
-
 struct daemon_row {
+	const struct svc_def *def; /* its role, whether it needs a master */
 	const char *name, *exe, *folder;
-	bool needs_master;
 };
 
 enum {
-#define DAEMON_COUNT(name, exe, folder, needs) +1
-	N_DAEMONS = DAEMON_TABLE(DAEMON_COUNT)
+#define DAEMON_COUNT(tag, name, exe, folder) +1
+	N_DAEMONS = SERVICES(DAEMON_COUNT)
 #undef DAEMON_COUNT
 };
 

@@ -149,8 +149,7 @@ static bool round_trip(const struct daemon_row *row, unsigned i)
 	memset(&l, 0, sizeof(l));
 	box_make(&b);
 	proc_run(&b, row, args, &p);
-	caller_open(&l.caller, &b, p.rpc, ROLE_ADMIN,
-		    row->needs_master ? ROLE_HOLDER : ROLE_SERVICE);
+	caller_open(&l.caller, &b, p.rpc, ROLE_ADMIN, row->def->role);
 	caller_call(&l.caller, METHOD_VERSION, BYTES(NULL, 0), 5000, NULL, NULL);
 	while (l.n_sent < N_CALLS / 2)
 		send_one(&l);

@@ -24,11 +24,6 @@ TestSuite(daemons, .timeout = 120);
 	}                                                         \
 	ParameterizedTest(int *row_idx, daemons, name)
 
-static enum role role_of(const struct daemon_row *row)
-{
-	return row->needs_master ? ROLE_HOLDER : ROLE_SERVICE;
-}
-
 /* ---- alone ---- */
 
 /* Prometheus text: every sample has a TYPE before it, a name of ours, a number. */
@@ -68,7 +63,7 @@ EACH_DAEMON(starts_alone)
 	box_make(&b);
 	proc_run(&b, row, NULL, &p);
 	cr_expect_eq(http_get(p.http, "GET", "/healthz", text, sizeof(text), &body), 200);
-	if (row->needs_master) {
+	if (row->def->needs_master) {
 		cr_expect_eq(http_get(p.http, "GET", "/readyz", text, sizeof(text), &body),
 			     503);
 		cr_expect(strstr(body, "master: no beat acknowledged"), "%s", body);
@@ -78,7 +73,7 @@ EACH_DAEMON(starts_alone)
 	}
 	cr_expect_eq(http_get(p.http, "GET", "/metrics", text, sizeof(text), &body), 200);
 	check_metrics(body);
-	cr_expect_eq(metric_value(body, "pomelo_ready"), row->needs_master ? 0 : 1);
+	cr_expect_eq(metric_value(body, "pomelo_ready"), row->def->needs_master ? 0 : 1);
 	cr_expect_gt(metric_value(body, "pomelo_resident_bytes"), 1e6);
 	cr_expect_gt(metric_value(body, "pomelo_descriptors"), 5);
 	snprintf(path, sizeof(path), "%s/run/%s.json", b.dir, row->name);
@@ -105,7 +100,7 @@ EACH_DAEMON(answers_the_common_calls)
 	struct why why = { 0 };
 	box_make(&b);
 	proc_run(&b, row, NULL, &p);
-	caller_open(&c, &b, p.rpc, ROLE_ADMIN, role_of(row));
+	caller_open(&c, &b, p.rpc, ROLE_ADMIN, row->def->role);
 	cr_assert_eq(caller_call(&c, METHOD_VERSION, BYTES(NULL, 0), 5000, &r, &why), ERR_NONE,
 		     "%s", why.text);
 	struct dec d = DEC_INIT(buf_bytes(&r), &a, &why);
@@ -170,7 +165,7 @@ EACH_DAEMON(killed_it_starts_again)
 	proc_run(&b, row, NULL, &again);
 	cr_expect_str_neq(p.instance, again.instance, "L2");
 	cr_expect_eq(http_get(again.http, "GET", "/healthz", text, sizeof(text), NULL), 200);
-	caller_open(&c, &b, again.rpc, ROLE_SERVICE, role_of(row));
+	caller_open(&c, &b, again.rpc, ROLE_SERVICE, row->def->role);
 	cr_expect_eq(caller_call(&c, METHOD_VERSION, BYTES(NULL, 0), 5000, NULL, NULL),
 		     ERR_NONE, "the socket a dead run left is replaced");
 	caller_close(&c);
@@ -189,7 +184,7 @@ EACH_DAEMON(a_wrong_secret_is_refused)
 	box_make(&b);
 	box_make(&other);
 	proc_run(&b, row, NULL, &p);
-	caller_open(&c, &other, p.rpc, ROLE_ADMIN, role_of(row));
+	caller_open(&c, &other, p.rpc, ROLE_ADMIN, row->def->role);
 	enum err e = caller_call(&c, METHOD_STATUS, BYTES(NULL, 0), 3000, NULL, &why);
 	cr_expect_eq(e, ERR_UNAUTHENTICATED, "%s: %s", err_name(e), why.text);
 	caller_close(&c);
