@@ -293,7 +293,8 @@ int main(int argc, char **argv)
 	pthread_t th[64];
 	int i = 1;
 	w.n_gpus = 1;
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); /* a hardware queue for each rank's stream */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+	       1); /* a hardware queue for each rank's stream */
 	if (argc > 2 && strcmp(argv[1], "--gpus") == 0) {
 		w.n_gpus = (uint32_t)atoi(argv[2]);
 		i = 3;

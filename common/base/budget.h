@@ -14,7 +14,7 @@ struct budget {
 	uint64_t refused; /* takes that were refused */
 };
 
-#define BUDGET_INIT(n) ((struct budget){.limit = (n)})
+#define BUDGET_INIT(n) ((struct budget){ .limit = (n) })
 
 /* ERR_BUSY when it does not fit now, ERR_TOO_LARGE when it never will; nothing is taken then. */
 enum err budget_take(struct budget *b, uint64_t n) MUST_CHECK;

@@ -26,7 +26,7 @@ struct json {
 	uint32_t is_obj, has_item; /* a bit a level */
 };
 
-#define JSON_OUT(b) ((struct json){.out = (b)})
+#define JSON_OUT(b) ((struct json){ .out = (b) })
 
 void json_obj(struct json *j);
 void json_arr(struct json *j);

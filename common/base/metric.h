@@ -40,8 +40,8 @@ struct metric_schema {
 };
 
 #define METRIC_ENUM(kind, id, name, unit, label, buckets, doc) id,
-#define METRIC_ROW(kind, id, name, unit, label, buckets, doc)                                  \
-	{METRIC_##kind, name, unit, label, buckets, doc},
+#define METRIC_ROW(kind, id, name, unit, label, buckets, doc) \
+	{ METRIC_##kind, name, unit, label, buckets, doc },
 
 struct metrics;
 

@@ -29,7 +29,7 @@ static inline void trace_put(struct trace *t, uint64_t now_ns, const char *what,
 			     uint64_t b)
 {
 	if (t->cap)
-		t->ring[t->n++ & (t->cap - 1)] = (struct trace_event){now_ns, what, a, b};
+		t->ring[t->n++ & (t->cap - 1)] = (struct trace_event){ now_ns, what, a, b };
 }
 /* Oldest first, a line each: "+12us what a b"; the newest `last` ones. */
 void trace_print(const struct trace *t, size_t last, struct buf *out);

@@ -105,9 +105,10 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 			       "ep: no kernels for %s (compute capability %d.%d) in this build",
 			       info.name, info.cc_major, info.cc_minor);
 	if ((uint64_t)b->shape.max_local * b->shape.n_ranks * 4 > p->shared_bytes)
-		return why_set(why, ERR_INVALID_PARAMS,
-			       "ep: %u experts on one rank times %u ranks, at most %u on %s: spread the experts",
-			       b->shape.max_local, b->shape.n_ranks, p->shared_bytes / 4, info.name);
+		return why_set(
+			why, ERR_INVALID_PARAMS,
+			"ep: %u experts on one rank times %u ranks, at most %u on %s: spread the experts",
+			b->shape.max_local, b->shape.n_ranks, p->shared_bytes / 4, info.name);
 	p->g.owner = p->maps;
 	p->g.local = (uint16_t *)p->maps + EP_EXPERTS_MAX;
 	e = gpu_copy(p->maps, b->map.owner, sizeof(b->map.owner), NULL, why);

@@ -29,7 +29,7 @@ struct timer {
 
 /* What drives a loop: libuv (loop_uv.c) or the simulator. */
 struct loop_driver {
-	void (*wake)(struct loop *l);			    /* any thread: the inbox has something */
+	void (*wake)(struct loop *l); /* any thread: the inbox has something */
 	void (*arm)(struct loop *l, uint64_t first_due_ns); /* UINT64_MAX: no timer */
 	void (*random)(struct loop *l, void *p, size_t n);  /* see loop_random */
 

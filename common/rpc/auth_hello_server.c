@@ -249,8 +249,7 @@ static enum err check_cookie(struct hello_server *h, const struct msg_prove *m, 
 		return why_set(why, ERR_STALE_SESSION,
 			       "PROVE.challenge is not one of ours, or HELLO is another");
 	if (made_ns > now_ns || now_ns - made_ns > h->life_ns)
-		return why_set(why, ERR_STALE_SESSION,
-			       "the CHALLENGE is older than %llu ms",
+		return why_set(why, ERR_STALE_SESSION, "the CHALLENGE is older than %llu ms",
 			       h->life_ns / NS_PER_MS);
 	return ERR_NONE;
 }
