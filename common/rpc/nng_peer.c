@@ -154,6 +154,8 @@ static struct slot *slot_get(struct eng_peer *p)
 
 /* ---- exchanges ---- */
 
+static void break_off(struct eng_peer *p);
+
 static void xchg_end(struct slot *sl, enum err e, struct bytes reply)
 {
 	struct eng_xchg *x = sl->x;
@@ -188,6 +190,8 @@ static void sent(struct slot *sl, int rv)
 static void received(struct slot *sl, int rv)
 {
 	if (rv != 0) {
+		if (rv == NNG_ECONNRESET)
+			break_off(sl->peer);
 		xchg_end(sl, ERR_CONN_LOST, BYTES(NULL, 0));
 		slot_idle(sl);
 		return;
@@ -292,9 +296,19 @@ static void peer_down(struct eng_peer *p, enum err e, const char *text)
 }
 
 /*
- * Exchanges end by their own completions, then the core hears of it: one whose reply nng handed over
- * just before may have its post behind this notice.
+ * The connection is no more: its end was reported, or an exchange was reset with it (the report may
+ * never come: nng_sock.h I3). Exchanges end by their own completions, then the core hears of it:
+ * one whose reply nng handed over just before may have its post behind this one.
  */
+static void break_off(struct eng_peer *p)
+{
+	if (p->state != PEER_UP)
+		return;
+	p->state = PEER_BREAKING;
+	list_for_each (n, &p->live)
+		nng_aio_cancel(container_of(n, struct slot, live)->aio);
+}
+
 static void broken(struct eng_peer *p)
 {
 	if (p->state == PEER_BREAKING && list_empty(&p->live))
@@ -309,10 +323,8 @@ static void on_gone(struct nsock *ns, uint32_t pipe, void *conn)
 	p->gone = true;
 	if (p->state == PEER_DIALING) {
 		peer_down(p, ERR_UNREACHABLE, "the peer is no SP server (REP)");
-	} else if (p->state == PEER_UP) {
-		p->state = PEER_BREAKING;
-		list_for_each (n, &p->live)
-			nng_aio_cancel(container_of(n, struct slot, live)->aio);
+	} else {
+		break_off(p);
 		broken(p);
 	}
 }
