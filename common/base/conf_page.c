@@ -174,80 +174,136 @@ static void cell(struct buf *out, const char *text)
 		buf_printf(out, *text == '|' ? "\\%c" : "%c", *text);
 }
 
-static bool seen_before(const struct conf_schema *const *schemas, size_t n, const char *full)
+struct page {
+	const struct conf_schema *const *schemas;
+	size_t n;
+	struct buf *out;
+};
+
+static const struct conf_row *row_named(const struct conf_schema *s, const char *name)
 {
-	char other[CONF_NAME_MAX];
-	for (size_t s = 0; s < n; s++)
-		for (size_t p = 0; p < schemas[s]->n_parts; p++)
-			for (size_t i = 0; i < schemas[s]->parts[p].n; i++) {
-				conf_full_name(schemas[s]->service,
-					       schemas[s]->parts[p].rows[i].name, other);
-				if (strcmp(other, full) == 0)
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++)
+			if (strcmp(s->parts[p].rows[i].name, name) == 0)
+				return &s->parts[p].rows[i];
+	return NULL;
+}
+
+/* Is it the same setting in every service, each with a section's name in front or none? */
+static bool in_all(const struct page *g, const struct conf_row *r)
+{
+	for (size_t s = 0; s < g->n; s++) {
+		const struct conf_row *other = row_named(g->schemas[s], r->name);
+		if (!other || strcmp(other->doc, r->doc) != 0)
+			return false;
+	}
+	return r->name[0] != '.' || g->n > 1;
+}
+
+/* Has a schema before the at-th an absolute name too? */
+static bool seen_before(const struct page *g, size_t at, const struct conf_row *r)
+{
+	for (size_t s = 0; r->name[0] != '.' && s < at; s++)
+		if (row_named(g->schemas[s], r->name))
+			return true;
+	return false;
+}
+
+/* One default, or one a service where they differ. */
+static void page_default(const struct page *g, const struct conf_row *r, bool shared)
+{
+	const char *last = NULL, *comma = "";
+	for (size_t s = 0; s < (shared ? g->n : 1); s++) {
+		const char *def = shared ? row_named(g->schemas[s], r->name)->def : r->def;
+		if (last && strcmp(last, def) == 0)
+			continue;
+		if (*def || last) {
+			buf_printf(g->out, "%s`", comma);
+			cell(g->out, def);
+			buf_printf(g->out, "`");
+			comma = ", ";
+		}
+		last = def;
+	}
+}
+
+static void page_row(const struct page *g, const struct conf_row *r, const char *service,
+		     bool shared)
+{
+	char full[CONF_NAME_MAX], env[CONF_NAME_MAX + 8];
+	struct buf range = BUF_INIT(1024);
+	conf_full_name(service, r->name, full);
+	conf_env_name(full, env);
+	conf_range_print(r, &range);
+	buf_put(&range, "", 1);
+	buf_printf(g->out, "| `%s` | `%s` | ", full, env);
+	page_default(g, r, shared);
+	buf_printf(g->out, " | %s", conf_type_text(r->type));
+	if (range.p && *range.p) {
+		buf_printf(g->out, "; ");
+		cell(g->out, (const char *)range.p);
+	}
+	buf_printf(g->out, " | ");
+	cell(g->out, r->doc);
+	buf_printf(g->out, "%s |\n", r->flags & CONF_SECRET ? " (never shown)" : "");
+	buf_fini(&range);
+}
+
+/* A shared part brings its foreign names into each service. */
+static bool foreign_before(const struct page *g, size_t at, const struct conf_foreign *f)
+{
+	for (size_t s = 0; s < at; s++)
+		for (size_t p = 0; p < g->schemas[s]->n_parts; p++)
+			for (size_t i = 0; i < g->schemas[s]->parts[p].n_foreign; i++) {
+				const struct conf_foreign *o =
+					&g->schemas[s]->parts[p].foreign[i];
+				if (strcmp(o->name, f->name) == 0 &&
+				    strcmp(o->setting, f->setting) == 0 && f->setting[0] != '.')
 					return true;
 			}
 	return false;
 }
 
-static void page_row(struct buf *out, const struct conf_row *r, const char *full)
+static void part(struct buf *out, const char **sep)
 {
-	char env[CONF_NAME_MAX + 8];
-	struct buf range = BUF_INIT(1024);
-	conf_env_name(full, env);
-	conf_range_print(r, &range);
-	buf_put(&range, "", 1);
-	buf_printf(out, "| `%s` | `%s` | ", full, env);
-	if (*r->def) {
-		buf_put(out, "`", 1);
-		cell(out, r->def);
-		buf_put(out, "`", 1);
-	}
-	buf_printf(out, " | %s", conf_type_text(r->type));
-	if (range.p && *range.p) {
-		buf_printf(out, "; ");
-		cell(out, (const char *)range.p);
-	}
-	buf_printf(out, " | ");
-	cell(out, r->doc);
-	buf_printf(out, "%s |\n", r->flags & CONF_SECRET ? " (never shown)" : "");
-	buf_fini(&range);
+	buf_printf(out, "%s", *sep);
+	*sep = "; ";
 }
 
 static void page_foreign(struct buf *out, const struct conf_schema *s,
 			 const struct conf_foreign *f)
 {
 	char full[CONF_NAME_MAX] = "";
+	const char *sep = "";
 	if (*f->setting)
 		conf_full_name(s->service, f->setting, full);
 	buf_printf(out, "| `%s` | %s%s%s | ", f->name, *full ? "`" : "",
 		   *full ? full : "nothing", *full ? "`" : "");
-	if (f->mul > 1)
-		buf_printf(out, "times %u; ", f->mul);
-	if (f->map) {
-		cell(out, f->map);
-		buf_printf(out, "; ");
+	if (f->mul > 1) {
+		part(out, &sep);
+		buf_printf(out, "times %u", f->mul);
 	}
-	if (f->wrap)
-		buf_printf(out, "becomes `%s`; ", f->wrap);
-	if (f->lo || f->hi)
-		buf_printf(out, "%s..%s; ", f->lo ? f->lo : "", f->hi ? f->hi : "");
-	buf_printf(out, "%s", f->flags & CONF_CLAMP ? "clamped; " : "");
-	cell(out, f->note ? f->note : "");
+	if (f->map) {
+		part(out, &sep);
+		cell(out, f->map);
+	}
+	if (f->wrap) {
+		part(out, &sep);
+		buf_printf(out, "becomes `%s`", f->wrap);
+	}
+	if (f->lo || f->hi) {
+		part(out, &sep);
+		buf_printf(out, "%s..%s", f->lo ? f->lo : "", f->hi ? f->hi : "");
+	}
+	if (f->flags & CONF_CLAMP) {
+		part(out, &sep);
+		buf_printf(out, "clamped");
+	}
+	if (f->note) {
+		part(out, &sep);
+		cell(out, f->note);
+	}
 	buf_printf(out, " |\n");
-}
-
-static void page_section(const struct conf_schema *const *schemas, size_t at, bool shared,
-			 struct buf *out)
-{
-	char full[CONF_NAME_MAX];
-	const struct conf_schema *s = schemas[at];
-	for (size_t p = 0; p < s->n_parts; p++)
-		for (size_t i = 0; i < s->parts[p].n; i++) {
-			const struct conf_row *r = &s->parts[p].rows[i];
-			conf_full_name(s->service, r->name, full);
-			bool own = r->name[0] == '.';
-			if (own != shared && !(shared && seen_before(schemas, at, full)))
-				page_row(out, r, full);
-		}
 }
 
 static const char head[] =
@@ -262,19 +318,44 @@ static const char head[] =
 static const char table_head[] = "\n| name | environment | default | value | meaning |\n"
 				 "|---|---|---|---|---|\n";
 
+/* The rows of one schema that all have, or those that they have not; the head before the first. */
+static void page_rows(const struct page *g, size_t at, bool shared)
+{
+	const struct conf_schema *s = g->schemas[at];
+	bool begun = false;
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++) {
+			const struct conf_row *r = &s->parts[p].rows[i];
+			if (in_all(g, r) != shared || (!shared && seen_before(g, at, r)))
+				continue;
+			if (!begun && !shared)
+				buf_printf(g->out, "\n## %s\n", s->service);
+			if (!begun)
+				buf_printf(g->out, "%s", table_head);
+			begun = true;
+			page_row(g, r, shared ? "SERVICE" : s->service, shared);
+		}
+}
+
 void conf_page(const struct conf_schema *const *schemas, size_t n, struct buf *out)
 {
-	buf_printf(out, "%s\n## Shared\n%s", head, table_head);
+	const struct page g = { .schemas = schemas, .n = n, .out = out };
+	buf_printf(out, "%s\n## All services\n\n`SERVICE` is one of:", head);
 	for (size_t s = 0; s < n; s++)
-		page_section(schemas, s, true, out);
+		buf_printf(out, " `%s`", schemas[s]->service);
+	buf_printf(out, ". Defaults that differ stand in that order.\n");
 	for (size_t s = 0; s < n; s++) {
-		buf_printf(out, "\n## %s\n%s", schemas[s]->service, table_head);
-		page_section(schemas, s, false, out);
+		if (s == 0)
+			page_rows(&g, s, true);
+		page_rows(&g, s, false);
 	}
-	buf_printf(out, "\n## Names of other systems\n\n"
-			"| name | fills | how |\n|---|---|---|\n");
+	buf_printf(out,
+		   "\n## Names of other systems\n\n| name | fills | how |\n|---|---|---|\n");
 	for (size_t s = 0; s < n; s++)
 		for (size_t p = 0; p < schemas[s]->n_parts; p++)
-			for (size_t i = 0; i < schemas[s]->parts[p].n_foreign; i++)
-				page_foreign(out, schemas[s], &schemas[s]->parts[p].foreign[i]);
+			for (size_t i = 0; i < schemas[s]->parts[p].n_foreign; i++) {
+				const struct conf_foreign *f = &schemas[s]->parts[p].foreign[i];
+				if (!foreign_before(&g, s, f))
+					page_foreign(out, schemas[s], f);
+			}
 }

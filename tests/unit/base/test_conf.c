@@ -732,9 +732,20 @@ Test(conf, foreign_mistakes_are_found, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* A second service with the shared part and one row of its own. */
+static const struct conf_schema other_schema = {
+	"owner",
+	(const struct conf_part[]){
+		{ sample_shared_rows, ARRAY_LEN(sample_shared_rows), 0, NULL, 0 },
+		{ &(const struct conf_row){ CONF_u32, 0, ".port", "7", "", "", 0, "a port" }, 1,
+		  0, &(const struct conf_foreign){ "MOONCAKE_PORT", ".port" }, 1 },
+	},
+	2, NULL
+};
+
 Test(conf, page, .timeout = 5)
 {
-	const struct conf_schema *const all[] = { &sample_schema, &sample_schema };
+	const struct conf_schema *const all[] = { &sample_schema, &other_schema };
 	struct buf b = BUF_INIT(1 << 18);
 	conf_page(all, 2, &b);
 	buf_put(&b, "", 1);
@@ -743,12 +754,19 @@ Test(conf, page, .timeout = 5)
 	const char *shared = strstr(text, "| `http.port` | `POMELO_HTTP_PORT` | `17610` |");
 	cr_assert(shared, "%s", text);
 	cr_expect(!strstr(shared + 1, "| `http.port` |"), "a shared row is listed once");
+	cr_expect(
+		strstr(text,
+		       "| `SERVICE.listen` | `POMELO_SERVICE_LISTEN` | `ipc:///run/m.sock` |"));
+	cr_expect(!strstr(text, "`owner.listen`") &&
+		  !strstr(text, "`master.listen` | `POMELO"));
+	cr_expect(strstr(text, "| `owner.port` | `POMELO_OWNER_PORT` | `7` |"));
 	cr_expect(strstr(text, "| `master.beat_ms` | `POMELO_MASTER_BEAT_MS` | `500` | whole "
 			       "milliseconds; 50..60000 ms | time between two beats |"));
 	cr_expect(strstr(text, "a secret (never shown)"));
 	cr_expect(strstr(text, "| `MOONCAKE_BEAT_SECONDS` | `master.beat_ms` | times 1000; "
 			       "100..1000; clamped; kept within 0.1..1 s here |"));
 	cr_expect(strstr(text, "| `MOONCAKE_CONFIG_PATH` | nothing | not read"));
+	cr_expect(strstr(text, "| `MOONCAKE_PORT` | `owner.port` |"));
 	buf_fini(&b);
 	NO_LEAKS();
 }
