@@ -4,11 +4,12 @@
 #include <signal.h>
 #include <uv.h>
 
-enum { SIG_N = 2 };
-static const int caught[SIG_N] = { SIGTERM, SIGINT };
+enum { SIG_N = 3 };
+static const int caught[SIG_N] = { SIGTERM, SIGINT, SIGHUP };
 
 struct signals {
 	void (*drain)(void *arg, int signum, uint32_t n_th);
+	void (*hup)(void *arg);
 	void *arg;
 	uint32_t seen;
 	unsigned open; /* handles that are not closed yet */
@@ -18,7 +19,15 @@ struct signals {
 static void on_signal(uv_signal_t *h, int signum)
 {
 	struct signals *s = h->data;
-	s->drain(s->arg, signum, ++s->seen);
+	if (signum != SIGHUP)
+		s->drain(s->arg, signum, ++s->seen);
+	else if (s->hup)
+		s->hup(s->arg);
+}
+
+void signals_on_hup(struct signals *s, void (*hup)(void *arg))
+{
+	s->hup = hup;
 }
 
 static void ignore(int signum)
@@ -61,7 +70,6 @@ enum err signals_open(struct loop *l, void (*drain)(void *arg, int signum, uint3
 		signals_close(s);
 	if (r)
 		return err_from_errno(-r);
-	ignore(SIGHUP);
 	ignore(SIGPIPE);
 	*out = s;
 	return ERR_NONE;

@@ -13,7 +13,7 @@
 struct seen {
 	struct loop *l;
 	int signum[4];
-	uint32_t n_th[4], n;
+	uint32_t n_th[4], n, n_hups;
 };
 
 static void on_drain(void *arg, int signum, uint32_t n_th)
@@ -21,6 +21,36 @@ static void on_drain(void *arg, int signum, uint32_t n_th)
 	struct seen *s = arg;
 	s->signum[s->n] = signum;
 	s->n_th[s->n++] = n_th;
+}
+
+static void on_hup(void *arg)
+{
+	struct seen *s = arg;
+	s->n_hups++;
+}
+
+/* SIGHUP is no reason to end; who wants to, hears of it. */
+Test(signals, hup_is_passed_on, .timeout = 10)
+{
+	struct loop l;
+	struct signals *s;
+	struct seen seen = { 0 };
+	cr_assert_eq(loop_open(&l), ERR_NONE);
+	cr_assert_eq(signals_open(&l, on_drain, &seen, &s), ERR_NONE);
+	raise(SIGHUP);
+	loop_run_once(&l, true);
+	signals_on_hup(s, on_hup);
+	raise(SIGHUP);
+	while (seen.n_hups < 1)
+		loop_run_once(&l, true);
+	signals_on_hup(s, NULL);
+	raise(SIGHUP);
+	loop_run_once(&l, true);
+	cr_expect_eq(seen.n_hups, 1);
+	cr_expect_eq(seen.n, 0);
+	signals_close(s);
+	loop_close(&l);
+	NO_LEAKS();
 }
 
 Test(signals, term_and_int_are_counted, .timeout = 10)
