@@ -5,11 +5,13 @@
  */
 #include "svc/svc_priv.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "loop/signals.h"
 
 extern char **environ;
@@ -133,6 +135,33 @@ static void on_signal(void *arg, int signum, uint32_t n_th)
 	svc_stop(d->svc, n_th == 1 ? d->svc->conf.grace_ms : 0);
 }
 
+/* The name of the log leads to a new file once the old one was renamed. */
+static enum err open_log(const char *path, struct why *why)
+{
+	int fd = -1;
+	enum err e = path_open(path, O_WRONLY | O_APPEND | O_CREAT, 0600, &fd, why);
+	if (e)
+		return e;
+	if (dup2(fd, STDERR_FILENO) < 0)
+		e = why_set(why, ERR_IO,
+			    "log.file = %s: cannot take the place of standard error", path);
+	close(fd);
+	return e;
+}
+
+static void on_hup(void *arg)
+{
+	struct daemon *d = arg;
+	const char *path = d->svc->conf.log_file;
+	if (!path[0])
+		return;
+	struct why why = { 0 };
+	if (open_log(path, &why))
+		LOG_ERROR(&d->svc->log, "log", "error=\"%s\"", why.text);
+	else
+		LOG_INFO(&d->svc->log, "log", "opened_again=true");
+}
+
 static void on_closed(struct svc *s, void *arg)
 {
 	struct daemon *d = arg;
@@ -155,8 +184,15 @@ static int run(struct daemon *d, int argc, char **argv, const struct svc_def *de
 		return exit_code(e);
 	}
 	e = svc_open(d->svc, def, &env, &why);
+	if (e == ERR_NONE && d->svc->conf.log_file[0]) {
+		e = open_log(d->svc->conf.log_file, &why);
+		if (e)
+			svc_stop(d->svc, 0);
+	}
 	if (e)
 		fprintf(stderr, "%s: %s\n", def->exe, why.text);
+	else
+		signals_on_hup(sig, on_hup);
 	loop_run(&d->loop);
 	if (e == ERR_NONE)
 		LOG_INFO(&d->svc->log, "stop", "ended=true");
