@@ -38,7 +38,8 @@ void print_table_row(struct print_table *t, const char *const *cells)
 	t->cells = all;
 	char **row = all + t->n_rows * t->n_cols;
 	for (size_t i = 0; i < t->n_cols; i++) {
-		const char *s = cells[i] && *cells[i] ? cells[i] : "-";
+		/* a column without a name is for remarks: most rows have none */
+		const char *s = cells[i] && *cells[i] ? cells[i] : t->heads[i][0] ? "-" : "";
 		row[i] = strdup(s);
 		if (row[i]) {
 			print_clean(row[i], strlen(s) + 1, s);
