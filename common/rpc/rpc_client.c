@@ -550,7 +550,7 @@ enum err rpc_client_new(struct loop *l, const struct rpc_client_opts *o,
 		e = make_hello(cl, o, why);
 	if (e != ERR_NONE) {
 		client_free(cl);
-		return e;
+		return why_set(why, e, "%s: %s", o->peer_name, err_text(e));
 	}
 	*out = cl;
 	return ERR_NONE;
