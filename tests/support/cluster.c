@@ -4,6 +4,7 @@
  */
 #include "tests/support/cluster_priv.h"
 #include "tests/support/sim_alloc.h"
+#include "tests/support/sim_priv.h"
 
 #include "rpc/auth.h"
 
@@ -392,6 +393,14 @@ void cl_oom(struct cluster *c, const char *name, uint64_t skip, uint64_t count)
 	c->ops->oom(c, cl_member_of(c, name), skip, count);
 }
 
+void cl_oom_callers(struct cluster *c, const char *node, uint64_t skip, uint64_t count)
+{
+	need(c, CL_OOM, "allocation failure: link with sim_alloc_dep");
+	cl_note(c, "allocations of callers on %s fail: %" PRIu64 " after %" PRIu64, node, count,
+		skip);
+	c->ops->oom_callers(c, node_make(c, node), skip, count);
+}
+
 /* ---- calls from outside ---- */
 
 struct client_wish {
@@ -421,7 +430,9 @@ static void client_open(void *arg)
 	w->err = rpc_client_new(cl->loop, &o, &cl->rpc, &w->why);
 }
 
-static struct cl_client *client_of(struct cluster *c, struct cl_from from, const char *member)
+/* NULL: it could not be made. */
+static struct cl_client *client_of(struct cluster *c, struct cl_from from, const char *member,
+				   struct why *why)
 {
 	enum role role = from.role ? from.role : ROLE_ADMIN;
 	const char *tenant = role != ROLE_CLIENT ? "" : from.tenant ? from.tenant : "default";
@@ -443,7 +454,11 @@ static struct cl_client *client_of(struct cluster *c, struct cl_from from, const
 	cl->loop = c->ops->loop(c, n);
 	struct client_wish w = { .c = c, .cl = cl };
 	c->ops->run_in(c, n, client_open, &w);
-	SIM_CHECK(w.err == ERR_NONE, "client of %s: %s", member, w.why.text);
+	if (w.err != ERR_NONE) {
+		why_set(why, w.err, "%s", w.why.text);
+		free(cl);
+		return NULL;
+	}
 	list_push_back(&c->clients, &cl->node);
 	return cl;
 }
@@ -451,7 +466,9 @@ static struct cl_client *client_of(struct cluster *c, struct cl_from from, const
 struct rpc_client *cl_client(struct cluster *c, struct cl_from from, const char *member,
 			     struct loop **loop)
 {
-	struct cl_client *cl = client_of(c, from, member);
+	struct why why = { 0 };
+	struct cl_client *cl = client_of(c, from, member, &why);
+	SIM_CHECK(cl, "client of %s: %s", member, why.text);
 	if (loop)
 		*loop = cl->loop;
 	return cl->rpc;
@@ -461,7 +478,8 @@ struct one_call {
 	struct rpc_call call;
 	struct rpc_client *rpc;
 	struct loop *loop;
-	struct buf *reply;
+	uint8_t *reply; /* a copy */
+	size_t n_reply;
 	uint32_t deadline_ms;
 	bool done;
 };
@@ -469,8 +487,12 @@ struct one_call {
 static void call_done(struct rpc_call *rc)
 {
 	struct one_call *o = container_of(rc, struct one_call, call);
-	if (o->reply)
-		buf_put(o->reply, rc->reply.p, rc->reply.n);
+	if (rc->reply.n) {
+		o->reply =
+			sim_alloc(rc->reply.n); /* in the caller: malloc may be made to fail */
+		o->n_reply = rc->reply.n;
+		memcpy(o->reply, rc->reply.p, rc->reply.n);
+	}
 	o->done = true;
 }
 
@@ -489,13 +511,15 @@ static bool call_is_done(void *arg)
 enum err cl_call(struct cluster *c, struct cl_from from, const char *member, uint32_t method,
 		 struct bytes body, uint32_t deadline_ms, struct buf *reply, struct why *why)
 {
-	struct cl_client *cl = client_of(c, from, member);
+	struct why own = { 0 };
+	struct cl_client *cl = client_of(c, from, member, &own);
+	if (!cl)
+		return why_set(why, own.err, "%s", own.text);
 	struct one_call *o = calloc(1, sizeof(*o));
 	SIM_CHECK(o, "no memory");
 	o->call = (struct rpc_call){ .method = method, .body = body, .done = call_done };
 	o->rpc = cl->rpc;
 	o->loop = cl->loop;
-	o->reply = reply;
 	o->deadline_ms = deadline_ms;
 	if (reply)
 		buf_clear(reply);
@@ -507,6 +531,9 @@ enum err cl_call(struct cluster *c, struct cl_from from, const char *member, uin
 	enum err e = o->call.err;
 	if (e != ERR_NONE)
 		why_set(why, e, "%s", o->call.why.text);
+	if (reply)
+		buf_put(reply, o->reply, o->n_reply);
+	free(o->reply);
 	free(o);
 	return e;
 }

@@ -171,6 +171,8 @@ void cl_clock_drift(struct cluster *c, const char *node, int32_t ppm);
 void cl_suspend(struct cluster *c, const char *node, uint32_t ms);
 /* The allocations skip..skip+count-1 that the member makes from now fail (sim_alloc.h). */
 void cl_oom(struct cluster *c, const char *name, uint64_t skip, uint64_t count);
+/* The same of the callers on a node. */
+void cl_oom_callers(struct cluster *c, const char *node, uint64_t skip, uint64_t count);
 
 /* ---- chance ---- */
 

@@ -98,6 +98,8 @@ struct cl_ops {
 	void (*clock_drift)(struct cluster *c, struct cl_node *n, int32_t ppm);
 	void (*suspend)(struct cluster *c, struct cl_node *n, uint32_t ms);
 	void (*oom)(struct cluster *c, struct cl_member *m, uint64_t skip, uint64_t count);
+	void (*oom_callers)(struct cluster *c, struct cl_node *n, uint64_t skip,
+			    uint64_t count);
 };
 
 struct cluster {

@@ -348,6 +348,12 @@ static void oom(struct cluster *c, struct cl_member *m, uint64_t skip, uint64_t 
 		sim_alloc_fail(((struct cl_run *)m->impl)->proc, skip, count);
 }
 
+static void oom_callers(struct cluster *c, struct cl_node *n, uint64_t skip, uint64_t count)
+{
+	caller_loop(c, n);
+	sim_alloc_fail(((struct sim_node_impl *)n->impl)->callers, skip, count);
+}
+
 static bool all_ended(void *arg)
 {
 	return list_empty(&((struct sim_cluster *)((struct cluster *)arg)->impl)->runs);
@@ -398,4 +404,5 @@ const struct cl_ops cl_ops_sim = {
 	.clock_drift = clock_drift,
 	.suspend = suspend,
 	.oom = oom,
+	.oom_callers = oom_callers,
 };
