@@ -226,6 +226,8 @@ static void on_closed(struct post *p)
 {
 	struct nsock *s = container_of(p, struct nsock, close_post);
 	timer_stop(s->loop, &s->close_timer);
+	if (s->has_thread)
+		pthread_join(s->thread, NULL); /* it may still hold the lock it posted under */
 	assert(!s->posted); /* every notice was posted before nng_close returned, and drained */
 	inbox_unexpect(&s->loop->inbox); /* I2 */
 	sock_free(s);
@@ -246,6 +248,7 @@ static void on_close_late(struct timer *t)
 		"step=close waited_ms=%d msg=\"the library does not close its socket; its memory "
 		"stays until this process ends (nng 1.5, issue 1543)\"",
 		CLOSE_MS);
+	pthread_detach(s->thread);
 	inbox_unexpect(&s->loop->inbox); /* close_post */
 	if (!posted)
 		inbox_unexpect(&s->loop->inbox);
@@ -323,17 +326,12 @@ void *nsock_conn(struct nsock *s, uint32_t pipe)
 
 void nsock_close(struct nsock *s)
 {
-	pthread_attr_t attr;
-	pthread_t thread;
 	loop_expect(s->loop);
 	timer_start(s->loop, &s->close_timer, clock_after_ms(loop_now_ns(s->loop), CLOSE_MS),
 		    on_close_late);
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	int r = pthread_create(&thread, &attr, close_main, s);
-	pthread_attr_destroy(&attr);
-	if (r != 0)
-		close_main(s); /* no thread to be had: wait for it here */
+	s->has_thread = pthread_create(&s->thread, NULL, close_main, s) == 0;
+	if (!s->has_thread)
+		close_main(s); /* none to be had: wait for it here */
 }
 
 enum err nng_to_err(int rv)

@@ -48,7 +48,8 @@ struct nsock {
 	const struct nsock_ops *ops;
 	nng_dialer dialer; /* peer; set before it is started */
 	/* private */
-	bool is_peer, open;
+	bool is_peer, open, has_thread;
+	pthread_t thread; /* close_main */
 	struct post post, close_post;
 	struct timer close_timer;
 	pthread_mutex_t lock; /* what follows */
