@@ -15,8 +15,8 @@
 #define HEAD_BYTES  52
 #define FIRST_BYTES (DATA_BYTES - HEAD_BYTES)
 #define MAGIC	    "POMELOMT"
-#define FRAME_MAGIC 0x52464d50u /* "PMFR" */
-#define WINDOW	    (256u << 10)
+#define FRAME_MAGIC 0x52464d50u	 /* "PMFR" */
+#define WINDOW_MAX  (256u << 10) /* bytes read at a time */
 #define RECORD_HEAD 16
 
 enum sector_kind { SECTOR_BLANK, SECTOR_UNFINISHED, SECTOR_FRAME, SECTOR_MORE, SECTOR_DAMAGED };
@@ -205,12 +205,12 @@ static const uint8_t *sector_at(struct meta_reader *r, uint64_t sector, enum err
 	uint64_t off = sector * META_SECTOR;
 	if (off < r->window_at || off + META_SECTOR > r->window_at + r->window_n) {
 		size_t got = 0;
-		*e = r->file->fs->ops->read(r->file, r->window, WINDOW, off, &got);
+		*e = r->file->fs->ops->read(r->file, r->window, r->window_size, off, &got);
 		if (*e != ERR_NONE)
 			return NULL;
-		memset(r->window + got, 0, WINDOW - got);
+		memset(r->window + got, 0, r->window_size - got);
 		r->window_at = off;
-		r->window_n = WINDOW;
+		r->window_n = r->window_size;
 	}
 	*e = ERR_NONE;
 	return r->window + (off - r->window_at);
@@ -245,11 +245,15 @@ enum err meta_reader_init(struct meta_reader *r, struct meta_file *file, const c
 	*r = (struct meta_reader){
 		.file = file, .name = name, .sector = 1, .payload = BUF_INIT(META_PAYLOAD_MAX)
 	};
-	r->window = malloc(WINDOW);
+	enum err e = file->fs->ops->size(file, &r->size);
+	if (e != ERR_NONE)
+		return why_set(why, e, "cannot look at %s: %s", name, err_text(e));
+	r->window_size =
+		MIN_OF((r->size / META_SECTOR + 1) * META_SECTOR, (uint64_t)WINDOW_MAX);
+	r->window = malloc(r->window_size);
 	if (!r->window)
 		return ERR_NO_MEMORY;
-	enum err e = file->fs->ops->size(file, &r->size);
-	const uint8_t *p = e == ERR_NONE ? sector_at(r, 0, &e) : NULL;
+	const uint8_t *p = sector_at(r, 0, &e);
 	if (!p)
 		return why_set(why, e, "cannot read %s: %s", name, err_text(e));
 	e = meta_head_decode(p, name, &r->head, why);

@@ -87,7 +87,7 @@ struct meta_reader {
 	/* private */
 	uint8_t *window;
 	uint64_t window_at;
-	size_t window_n;
+	size_t window_n, window_size;
 	struct buf payload;
 };
 

@@ -93,7 +93,8 @@ void meta_state_restored(struct meta_state *st, uint64_t seq);
 void meta_state_plan(struct meta_state *st);
 /*
  * May r be added next, within the limits? A tombstone over its holder's budget becomes a FLOOR of
- * its `now` (T3), in place. Counts what was admitted since meta_state_plan.
+ * its `now` (T3), in place. Counts what was admitted since meta_state_plan, but for a holder that the
+ * plan itself brings: its budget begins with the next plan.
  *
  * ERR_TOO_LARGE   a limit is reached; why names it
  * ERR_NOT_FOUND   it is for a holder that is not in the roster (and not just planned to be)

@@ -8,7 +8,7 @@
 #define FILES_MAX 64 /* inodes of one disk's life */
 #define NAMES_MAX 16
 #define PIECE	  512
-#define OPS_MAX	  65536
+#define OPS_MAX	  16384
 
 /* One unsynced piece of a write. */
 struct piece {

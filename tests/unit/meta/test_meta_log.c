@@ -367,7 +367,7 @@ Test(meta_log, power_cut_at_every_operation, .timeout = 120)
 	cr_assert_gt(n_ops, 50);
 	for (uint64_t n = 0; n <= n_ops; n++) {
 		struct run r = run_to_cut(TO, n, 0);
-		check_cuts(&r, 10, 40);
+		check_cuts(&r, 8, 30);
 		run_free(&r);
 	}
 }
