@@ -294,7 +294,8 @@ static enum err apply_kept(struct model *m, uint64_t seq, const struct meta_rec 
 		h->shards[s].floor_seq = seq;
 	} else {
 		uint32_t s = r->SETTLED.shard;
-		h->shards[s].settled = MAX_OF(h->shards[s].settled, r->SETTLED.through);
+		h->shards[s].settled =
+			MAX_OF(h->shards[s].settled, MIN_OF(r->SETTLED.through, seq));
 		if (h->shards[s].floor_seq <= h->shards[s].settled)
 			h->shards[s].floor = h->shards[s].floor_seq = 0;
 	}
