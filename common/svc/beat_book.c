@@ -58,6 +58,7 @@ static struct beat_entry *add(struct beat_book *b, const char *name)
 	if (!e)
 		return NULL;
 	memcpy(e->p.name, name, strlen(name) + 1);
+	e->p.state = BEAT_STARTING; /* until it is looked at */
 	if (map_insert(&b->names, &e->node, sum64(name, strlen(name))) != ERR_NONE) {
 		free(e);
 		return NULL;

@@ -16,12 +16,21 @@
 
 TestSuite(daemons, .timeout = 120);
 
-#define EACH_DAEMON(name)                                         \
-	ParameterizedTestParameters(daemons, name)                \
-	{                                                         \
-		static int rows[N_DAEMONS] = { 0, 1, 2, 3, 4 };   \
-		return cr_make_param_array(int, rows, N_DAEMONS); \
-	}                                                         \
+/* Parameters are copied into the test's process; a row's place survives that. */
+static int each_idx[N_DAEMONS];
+
+static struct criterion_test_params each_daemon(void)
+{
+	for (int i = 0; i < N_DAEMONS; i++)
+		each_idx[i] = i;
+	return cr_make_param_array(int, each_idx, N_DAEMONS);
+}
+
+#define EACH_DAEMON(name)                          \
+	ParameterizedTestParameters(daemons, name) \
+	{                                          \
+		return each_daemon();              \
+	}                                          \
 	ParameterizedTest(int *row_idx, daemons, name)
 
 /* ---- alone ---- */
