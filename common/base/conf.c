@@ -135,6 +135,26 @@ bool conf_elsewhere(const struct conf *c, const char *full_name)
 	return false;
 }
 
+enum err conf_left_see(struct conf *c, const char *name, const char *origin)
+{
+	char shown[CONF_NAME_MAX], text[2 * CONF_NAME_MAX];
+	if (c->n_left == CONF_LEFT_MAX)
+		return ERR_NONE;
+	conf_quote(NULL, name, shown, sizeof(shown));
+	snprintf(text, sizeof(text), "%s (%.70s)", shown, origin);
+	char *copy = strdup(text);
+	if (!copy)
+		return ERR_NO_MEMORY;
+	c->left[c->n_left++] = copy;
+	return ERR_NONE;
+}
+
+size_t conf_left(const struct conf *c, const char *const **out)
+{
+	*out = c->left;
+	return c->n_left;
+}
+
 void conf_env_name(const char *full_name, char out[CONF_NAME_MAX + 8])
 {
 	int n = snprintf(out, CONF_NAME_MAX + 8, "POMELO_%s", full_name);
@@ -241,6 +261,8 @@ void conf_free(struct conf *c)
 		free((void *)c->notices[i].text);
 	for (size_t i = 0; i < c->n_unlisted; i++)
 		free((void *)c->unlisted[i]);
+	for (size_t i = 0; i < c->n_left; i++)
+		free((void *)c->left[i]);
 	free(c->items);
 	free(c->aliases);
 	free(c->notices);

@@ -197,6 +197,9 @@ struct conf_notice {
 
 /* What foreign names led to, in table order; at most one a foreign row. */
 size_t conf_notices(const struct conf *c, const struct conf_notice **out);
+/* Names of ours that were left to the owner of their section (I2), as "owner.x (flag --set)", at most
+ * 64: whoever knows all schemas finds those that no one owns. */
+size_t conf_left(const struct conf *c, const char *const **out);
 /* MOONCAKE_* names that were set and that no row knows, at most 64. */
 size_t conf_unlisted(const struct conf *c, const char *const **out);
 

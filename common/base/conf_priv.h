@@ -12,6 +12,7 @@
 #define CONF_FILE_MAX	  (1 << 20) /* bytes of a file */
 #define CONF_LIST_MAX	  1024	    /* parts of a list */
 #define CONF_UNLISTED_MAX 64
+#define CONF_LEFT_MAX	  64
 
 /* A parsed value; text and list are owned. */
 struct conf_value {
@@ -61,6 +62,8 @@ struct conf {
 	size_t n_notices;
 	const char *unlisted[CONF_UNLISTED_MAX]; /* owned */
 	size_t n_unlisted;
+	const char *left[CONF_LEFT_MAX]; /* owned */
+	size_t n_left;
 	char *shown_value, *shown_range; /* owned, of the last conf_show */
 };
 
@@ -77,6 +80,8 @@ enum err conf_assign(struct conf_item *it, const char *text, enum conf_origin ki
 		     const char *origin, struct why *w) MUST_CHECK;
 /* Is a name that no row has another service's (I2)? name is full, with dots. */
 bool conf_elsewhere(const struct conf *c, const char *full_name);
+/* Remembers such a name. */
+enum err conf_left_see(struct conf *c, const char *name, const char *origin) MUST_CHECK;
 /* Environment and flag names of a setting. */
 void conf_env_name(const char *full_name, char out[CONF_NAME_MAX + 8]);
 void conf_flag_name(const struct conf *c, const char *full_name, char out[CONF_NAME_MAX + 8]);

@@ -105,8 +105,10 @@ static enum err assign_named(struct conf *c, const char *name, const char *value
 	struct conf_item *it = conf_find(c, name);
 	if (it)
 		return conf_assign(it, value, kind, origin, w);
-	if (conf_elsewhere(c, name))
-		return ERR_NONE;
+	if (conf_elsewhere(c, name)) {
+		enum err e = conf_left_see(c, name, origin);
+		return e ? why_set(w, e, "%s: no memory left", name) : e;
+	}
 	return unknown(c, name, NAME_PLAIN, origin, w);
 }
 
@@ -237,7 +239,7 @@ static enum err take_env(struct conf *c, const char *name, const char *value, st
 	if (it)
 		return conf_assign(it, value, CONF_ENV, origin, w);
 	if (env_elsewhere(c, name))
-		return ERR_NONE;
+		return conf_left_see(c, name, "environment");
 	return unknown(c, name, NAME_ENV, "environment", w);
 }
 

@@ -556,6 +556,29 @@ Test(conf, unlisted_names_are_kept_and_bounded, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* What another section's owner is to judge is remembered with its origin, bounded. */
+Test(conf, names_left_to_others_are_kept, .timeout = 5)
+{
+	static char *env[] = { "POMELO_OWNER_DISK=1", "POMELO_TEST_X=1", NULL };
+	struct fixture f;
+	const char *const *left;
+	setup(&f);
+	cr_expect_eq(conf_left(f.c, &left), 0);
+	cr_expect_eq(conf_set(f.c, "owner.nonsense=1", &f.w), ERR_NONE);
+	cr_expect_eq(conf_env(f.c, env, &f.w), ERR_NONE);
+	cr_expect_eq(conf_parse(f.c, BYTES_STR("# x\npg.other = 2\n"), "a.conf", &f.w),
+		     ERR_NONE);
+	cr_assert_eq(conf_left(f.c, &left), 3);
+	cr_expect_str_eq(left[0], "owner.nonsense (flag --set)");
+	cr_expect_str_eq(left[1], "POMELO_OWNER_DISK (environment)");
+	cr_expect_str_eq(left[2], "pg.other (a.conf:2)");
+	for (int i = 0; i < 100; i++)
+		cr_expect_eq(conf_set(f.c, "owner.nonsense=1", &f.w), ERR_NONE);
+	cr_expect_eq(conf_left(f.c, &left), 64);
+	conf_free(f.c);
+	NO_LEAKS();
+}
+
 Test(conf, check_over_several_settings, .timeout = 5)
 {
 	struct fixture f;
