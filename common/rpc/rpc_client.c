@@ -235,12 +235,11 @@ static void on_answer(struct eng_xchg *x, enum err e, struct bytes msg)
 		call_lost(c, ERR_CONN_LOST, "the connection broke before the answer came");
 		return;
 	}
-	struct dec d = DEC_INIT(BYTES(NULL, 0), NULL, NULL);
 	if (!env_split(msg, &env, &tag)) {
 		client_break(cl, ERR_BAD_MESSAGE, "an answer is too short");
 		return;
 	}
-	d = DEC_INIT(env, NULL, NULL);
+	struct dec d = DEC_INIT(env, NULL, NULL);
 	if (dec_reply(&d, &m) != ERR_NONE) {
 		client_break(cl, ERR_BAD_MESSAGE, "an answer is no valid message");
 	} else if (m.session == 0) {

@@ -355,15 +355,21 @@ static void not_authentic(const struct incoming *in, enum err e)
 	rpc_refuse_plain(in->side, in->token, in->q->id, 0, e, "");
 }
 
+/* The reason is found by decoding once more: the good case has no use for its memory. */
 static void bad_message(struct side *sd, struct eng_conn *c, struct eng_token t,
-			const struct why *why)
+			struct bytes env)
 {
 	struct rpc_server *s = sd->server;
+	struct why why = { 0 };
+	struct msg_request q;
 	char from[96];
+	struct dec d = DEC_INIT(env, NULL, &why);
+	if (env.n == 0 || dec_request(&d, &q) == ERR_NONE)
+		why_set(&why, ERR_BAD_MESSAGE, "too short for an envelope and its tag");
 	sd->e->conn_name(c, from, sizeof(from));
 	s->c.bad_frames++;
 	LOG_WARN(s->o.log, "rpc", "peer=\"%s\" err=BAD_MESSAGE msg=\"%s; connection closed\"",
-		 from, why->text[0] ? why->text : "too short for an envelope and its tag");
+		 from, why.text);
 	sd->e->drop(sd->s, t);
 }
 
@@ -373,16 +379,12 @@ static void on_request(void *ctx, struct eng_conn *c, struct eng_token t, struct
 	struct side *sd = ctx;
 	struct rpc_server *s = sd->server;
 	struct msg_request q;
-	struct bytes env;
+	struct bytes env = BYTES(NULL, 0);
 	const uint8_t *tag;
-	struct why why = { 0 };
-	if (!env_split(msg, &env, &tag)) {
-		bad_message(sd, c, t, &why);
-		return;
-	}
-	struct dec d = DEC_INIT(env, NULL, &why);
-	if (dec_request(&d, &q) != ERR_NONE) {
-		bad_message(sd, c, t, &why);
+	bool ok = env_split(msg, &env, &tag);
+	struct dec d = DEC_INIT(env, NULL, NULL);
+	if (!ok || dec_request(&d, &q) != ERR_NONE) {
+		bad_message(sd, c, t, env);
 		return;
 	}
 	struct incoming in = { sd, c, t, NULL, &q, life };

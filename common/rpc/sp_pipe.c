@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <string.h>
 
 /* A body from here on is written from the caller's memory, not copied first (measured: below it
@@ -60,6 +61,15 @@ static void on_check(uv_check_t *t)
 	hub_tick(t->data);
 }
 
+/* libuv writes without MSG_NOSIGNAL: a peer that went must not end the process. */
+static void block_sigpipe(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 enum err sp_hub_ref(struct loop *l, struct sp_hub **out)
 {
 	uv_loop_t *uv = loop_uv(l);
@@ -71,6 +81,7 @@ enum err sp_hub_ref(struct loop *l, struct sp_hub **out)
 		if (!h)
 			return ERR_NO_MEMORY;
 		memset(h, 0, offsetof(struct sp_hub, scratch));
+		block_sigpipe();
 		h->loop = l;
 		list_init(&h->dirty);
 		list_init(&h->again);

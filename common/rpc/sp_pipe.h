@@ -9,6 +9,7 @@
  * I2: while more than queue_max bytes wait to be written, nothing more is read or parsed.
  * I3: one read of SP_SCRATCH bytes a wake: a busy connection does not hold up the others.
  * I4: ended runs once, from the hub's tick or libuv's callbacks, never inside a call of this file.
+ * I5: SIGPIPE is blocked in the thread of a loop that has a hub.
  *
  * Thread: the loop's.
  */

@@ -203,7 +203,10 @@ void rpc_fix_release(struct rpc_fix *f)
 
 void rpc_fix_stop_server(struct rpc_fix *f)
 {
+	rpc_server_drain(f->srv);
 	rpc_fix_release(f);
+	while (rpc_server_inflight(f->srv) > 0) /* those that answer on the next turn */
+		loop_run_once(&f->loop, true);
 	rpc_server_close(f->srv, set_flag, &f->srv_closed);
 	while (!f->srv_closed)
 		loop_run_once(&f->loop, true);

@@ -616,3 +616,79 @@ Test(core, a_session_moves_to_another_connection)
 	rpc_fix_close(&f);
 	NO_LEAKS();
 }
+
+/* ---- shutdown under load ---- */
+
+struct load {
+	struct rpc_fix *f;
+	struct rpc_client *cl;
+	struct rpc_call calls[48];
+	uint32_t n_out, n_ok, n_failed;
+	bool stop;
+};
+
+static struct load *load;
+
+static void load_start(struct rpc_call *c, uint32_t i)
+{
+	static const uint32_t methods[] = { FIX_ECHO_M, FIX_AECHO_M, FIX_HOLD_M, FIX_PARK_M };
+	static uint8_t body[3000];
+	c->method = methods[i % 4];
+	c->idempotent = i % 3;
+	c->deadline_ns = clock_after_ms(loop_now_ns(&load->f->loop), 150);
+	c->body = BYTES(body, i * 60);
+	load->n_out++;
+	rpc_send(load->cl, c);
+}
+
+static void load_done(struct rpc_call *c)
+{
+	load->n_out--;
+	load->n_ok += c->err == ERR_NONE;
+	load->n_failed += c->err != ERR_NONE;
+	cr_assert(c->err == ERR_NONE || c->err == ERR_SHUTTING_DOWN ||
+			  c->err == ERR_CONN_LOST || c->err == ERR_UNREACHABLE ||
+			  c->err == ERR_TIMED_OUT || c->err == ERR_STALE_SESSION,
+		  "%s: %s", err_name(c->err), c->why.text);
+	cr_assert(c->err == ERR_NONE || c->why.text[0], "an error without a reason");
+	if (!load->stop)
+		load_start(c, (uint32_t)(c - load->calls));
+}
+
+/* The server goes while requests are in every state; each of them ends, typed. */
+BOTH(core, shutdown_under_load)
+{
+	struct rpc_fix f;
+	struct load l = { .f = &f };
+	char fixed[300];
+	load = &l;
+	rpc_fix_open(&f, addr, NULL);
+	snprintf(fixed, sizeof(fixed), "%s", f.addr);
+	struct rpc_client_opts o = { .backoff_min_ms = 1, .backoff_max_ms = 2 };
+	l.cl = rpc_fix_client(&f, &o);
+	for (uint32_t i = 0; i < ARRAY_LEN(l.calls); i++) {
+		l.calls[i].done = load_done;
+		load_start(&l.calls[i], i);
+	}
+	for (int round = 0; round < 60; round++) {
+		for (int turn = 0; turn < round % 17; turn++)
+			loop_run_once(&f.loop, true);
+		if (round % 3 == 0)
+			rpc_server_drain(f.srv);
+		if (round % 3 == 1)
+			rpc_fix_release(&f);
+		for (int turn = 0; turn < round % 5; turn++)
+			loop_run_once(&f.loop, true);
+		rpc_fix_stop_server(&f);
+		rpc_fix_serve(&f, fixed);
+	}
+	l.stop = true;
+	rpc_fix_run_ms(&f, 10);
+	rpc_fix_release(&f);
+	RPC_FIX_UNTIL(&f, l.n_out == 0, 3000);
+	cr_assert_gt(l.n_ok, 100, "%u", l.n_ok);
+	cr_assert_gt(l.n_failed, 10, "%u", l.n_failed);
+	rpc_fix_close_client(&f, l.cl);
+	rpc_fix_close(&f);
+	NO_LEAKS();
+}
