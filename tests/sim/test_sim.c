@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator by itself: clocks, timers, processes, chance. */
+#include "tests/support/dies.h"
 #include "tests/support/leak.h"
 #include "tests/support/sim.h"
 
 #include <criterion/criterion.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* A process with one loop and a timer that counts. */
 struct ticker {
@@ -255,31 +253,20 @@ Test(sim, labels_split_a_seed_into_streams, .timeout = 20)
 		cr_assert(n[i] > 850 && n[i] < 1150, "digit %d came %lu times", i, n[i]);
 }
 
-/* Runs itself again with a check that fails, to see what a person would see. */
+static void fail_a_check(void *arg)
+{
+	struct sim *s = sim_new(4711);
+	struct ticker k;
+	(void)arg;
+	ticker_start(&k, sim_node(s, "a"), "victim", 10);
+	sim_stop(k.p);
+	SIM_CHECK(k.n == 77, "n is %lu", k.n);
+}
+
 Test(sim, a_failed_check_prints_seed_and_events, .timeout = 20)
 {
-	char path[] = "/tmp/pomelo-sim-XXXXXX";
-	int fd = mkstemp(path);
-	cr_assert(fd >= 0);
-	pid_t pid = fork();
-	if (pid == 0) {
-		dup2(fd, 2);
-		struct sim *s = sim_new(4711);
-		struct ticker k;
-		ticker_start(&k, sim_node(s, "a"), "victim", 10);
-		sim_stop(k.p);
-		SIM_CHECK(k.n == 77, "n is %lu", k.n);
-		_exit(0);
-	}
-	int status;
-	waitpid(pid, &status, 0);
-	cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %x", status);
-	char text[8192];
-	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-	cr_assert(n > 0);
-	text[n] = 0;
-	close(fd);
-	unlink(path);
+	static char text[8192];
+	cr_assert(dies(fail_a_check, NULL, text, sizeof(text)));
 	const char *want[] = { "k.n == 77 is false: n is 0", "SEED=4711 runs it again",
 			       "start victim on a", "stop victim" };
 	for (size_t i = 0; i < ARRAY_LEN(want); i++)

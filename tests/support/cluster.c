@@ -7,6 +7,7 @@
 #include "tests/support/sim_priv.h"
 
 #include "rpc/auth.h"
+#include "rpc/net_sim.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -115,6 +116,7 @@ void cl_add(struct cluster *c, const struct cl_member_opts *o)
 	m->o = *o;
 	m->o.name = m->name;
 	m->on = node_make(c, o->node);
+	m->still_ns = 0;
 	m->o.node = m->on->name;
 	list_push_back(&c->members, &m->node);
 	c->ops->member_add(c, m);
@@ -185,6 +187,69 @@ bool cl_until(struct cluster *c, bool (*pred)(void *arg), void *arg, uint64_t ms
 	return run_to(c, pred, arg, clock_after_ms(cl_now_ns(c), ms));
 }
 
+/* ---- what is touched by faults ---- */
+
+static void touch(uint64_t *at, uint64_t until_ns)
+{
+	*at = MAX_OF(*at, until_ns);
+}
+
+static void touch_node(struct cluster *c, const char *node, uint64_t for_ms)
+{
+	touch(&cl_node_of(c, node)->touched_ns, clock_after_ms(cl_now_ns(c), for_ms));
+}
+
+static void cut_add(struct cluster *c, struct cl_node *from, struct cl_node *to)
+{
+	for (size_t i = 0; i < c->n_cuts; i++)
+		if (c->cuts[i].from == from && c->cuts[i].to == to)
+			return;
+	SIM_CHECK(c->n_cuts < CL_CUTS_MAX, "more than %d links are cut", CL_CUTS_MAX);
+	c->cuts[c->n_cuts].from = from;
+	c->cuts[c->n_cuts++].to = to;
+}
+
+static void cut_end(struct cluster *c, const struct cl_node *a, const struct cl_node *b)
+{
+	uint64_t until = clock_after_ms(cl_now_ns(c), CL_AFTER_MS);
+	for (size_t i = 0; i < c->n_cuts;) {
+		struct cl_node *from = c->cuts[i].from, *to = c->cuts[i].to;
+		if (a && !((from == a && to == b) || (from == b && to == a))) {
+			i++;
+			continue;
+		}
+		touch(&from->touched_ns, until);
+		touch(&to->touched_ns, until);
+		c->cuts[i] = c->cuts[--c->n_cuts];
+	}
+}
+
+uint64_t cl_touched_ns(struct cluster *c, const char *name)
+{
+	const struct cl_member *m = cl_member_of(c, name);
+	uint64_t t = MAX_OF(m->touched_ns, m->on->touched_ns);
+	t = MAX_OF(t, c->touched_ns);
+	for (size_t i = 0; i < c->n_cuts; i++)
+		if (c->cuts[i].from == m->on || c->cuts[i].to == m->on)
+			return UINT64_MAX;
+	bool now = c->lossy || c->reordering || m->still_ns != UINT64_MAX;
+	return now || t > cl_now_ns(c) ? UINT64_MAX : t;
+}
+
+uint64_t cl_still_since_ns(struct cluster *c, const char *name)
+{
+	return cl_member_of(c, name)->still_ns;
+}
+
+static void moves(struct cluster *c, struct cl_member *m, bool moving)
+{
+	touch(&m->touched_ns, cl_now_ns(c));
+	if (moving)
+		m->still_ns = UINT64_MAX;
+	else
+		m->still_ns = MIN_OF(m->still_ns, cl_now_ns(c));
+}
+
 /* ---- members ---- */
 
 bool cl_start(struct cluster *c, const char *name)
@@ -197,6 +262,7 @@ bool cl_start(struct cluster *c, const char *name)
 	m->why[0] = 0;
 	m->up = true;
 	m->up = c->ops->start(c, m);
+	moves(c, m, m->up);
 	return m->up;
 }
 
@@ -207,6 +273,7 @@ void cl_term(struct cluster *c, const char *name)
 		return;
 	cl_note(c, "end %s", name);
 	c->ops->term(c, m);
+	moves(c, m, false);
 }
 
 void cl_kill(struct cluster *c, const char *name)
@@ -217,6 +284,7 @@ void cl_kill(struct cluster *c, const char *name)
 	REAL_NOTE(c, "kill %s", name);
 	c->ops->kill(c, m);
 	m->up = false;
+	moves(c, m, false);
 }
 
 void cl_restart(struct cluster *c, const char *name)
@@ -232,6 +300,7 @@ void cl_stop(struct cluster *c, const char *name)
 		return;
 	REAL_NOTE(c, "stop %s", name);
 	c->ops->stop(c, m);
+	moves(c, m, false);
 }
 
 void cl_cont(struct cluster *c, const char *name)
@@ -241,6 +310,7 @@ void cl_cont(struct cluster *c, const char *name)
 		return;
 	REAL_NOTE(c, "continue %s", name);
 	c->ops->cont(c, m);
+	moves(c, m, true);
 }
 
 bool cl_running(struct cluster *c, const char *name)
@@ -282,6 +352,7 @@ void cl_partition_oneway(struct cluster *c, const char *from, const char *to)
 	need(c, CL_PARTITION, "partition");
 	REAL_NOTE(c, "cut %s -> %s", from, to);
 	c->ops->cut(c, cl_node_of(c, from), cl_node_of(c, to));
+	cut_add(c, cl_node_of(c, from), cl_node_of(c, to));
 }
 
 void cl_partition(struct cluster *c, const char *a, const char *b)
@@ -293,10 +364,9 @@ void cl_partition(struct cluster *c, const char *a, const char *b)
 void cl_heal(struct cluster *c, const char *a, const char *b)
 {
 	REAL_NOTE(c, "heal %s %s", a ? a : "all", a ? b : "");
-	if (a)
-		c->ops->heal(c, cl_node_of(c, a), cl_node_of(c, b));
-	else
-		c->ops->heal(c, NULL, NULL);
+	struct cl_node *x = a ? cl_node_of(c, a) : NULL, *y = a ? cl_node_of(c, b) : NULL;
+	c->ops->heal(c, x, y);
+	cut_end(c, x, y);
 }
 
 void cl_delay(struct cluster *c, const char *a, const char *b, uint32_t ms, uint32_t for_ms)
@@ -306,6 +376,8 @@ void cl_delay(struct cluster *c, const char *a, const char *b, uint32_t ms, uint
 	struct cl_node *x = cl_node_of(c, a), *y = cl_node_of(c, b);
 	c->ops->delay(c, x, y, ms, for_ms);
 	c->ops->delay(c, y, x, ms, for_ms);
+	touch_node(c, a, (uint64_t)ms + for_ms);
+	touch_node(c, b, (uint64_t)ms + for_ms);
 }
 
 void cl_reorder(struct cluster *c, uint32_t ppm)
@@ -313,6 +385,8 @@ void cl_reorder(struct cluster *c, uint32_t ppm)
 	need(c, CL_REORDER, "reordering");
 	cl_note(c, "reorder %u ppm", ppm);
 	c->ops->reorder(c, ppm);
+	c->reordering = ppm > 0;
+	touch(&c->touched_ns, cl_now_ns(c));
 }
 
 void cl_reset(struct cluster *c, const char *a, const char *b)
@@ -320,6 +394,7 @@ void cl_reset(struct cluster *c, const char *a, const char *b)
 	need(c, CL_RESET, "reset");
 	REAL_NOTE(c, "reset %s - %s", a, b ? b : "all");
 	c->ops->reset(c, cl_node_of(c, a), b ? cl_node_of(c, b) : NULL);
+	touch_node(c, a, 0);
 }
 
 void cl_black_hole(struct cluster *c, const char *a, const char *b)
@@ -327,6 +402,7 @@ void cl_black_hole(struct cluster *c, const char *a, const char *b)
 	need(c, CL_BLACK_HOLE, "black hole");
 	REAL_NOTE(c, "black hole %s - %s", a, b ? b : "all");
 	c->ops->black_hole(c, cl_node_of(c, a), b ? cl_node_of(c, b) : NULL);
+	touch_node(c, a, 2 * NET_GIVE_UP_MS);
 }
 
 void cl_lossy(struct cluster *c, uint32_t break_ppm, uint32_t dgram_loss_ppm,
@@ -336,6 +412,8 @@ void cl_lossy(struct cluster *c, uint32_t break_ppm, uint32_t dgram_loss_ppm,
 	cl_note(c, "lossy: break %u, lose %u, double %u ppm", break_ppm, dgram_loss_ppm,
 		dgram_dup_ppm);
 	c->ops->lossy(c, break_ppm, dgram_loss_ppm, dgram_dup_ppm);
+	c->lossy = break_ppm || dgram_loss_ppm || dgram_dup_ppm;
+	touch(&c->touched_ns, cl_now_ns(c));
 }
 
 void cl_disk_full(struct cluster *c, const char *node, bool full)
@@ -360,8 +438,10 @@ void cl_power_cut(struct cluster *c, const char *node)
 	c->ops->power_cut(c, n);
 	list_for_each (i, &c->members) {
 		struct cl_member *m = list_entry(i, struct cl_member, node);
-		if (m->on == n)
-			m->up = false;
+		if (m->on != n)
+			continue;
+		m->up = false;
+		moves(c, m, false);
 	}
 }
 
@@ -384,6 +464,7 @@ void cl_suspend(struct cluster *c, const char *node, uint32_t ms)
 	need(c, CL_SUSPEND, "suspend");
 	REAL_NOTE(c, "suspend %s for %u ms", node, ms);
 	c->ops->suspend(c, cl_node_of(c, node), ms);
+	touch_node(c, node, ms);
 }
 
 void cl_oom(struct cluster *c, const char *name, uint64_t skip, uint64_t count)

@@ -118,6 +118,13 @@ bool cl_running(struct cluster *c, const char *name);
 const char *cl_why(struct cluster *c, const char *name);
 /* How often it was started. */
 uint32_t cl_runs(struct cluster *c, const char *name);
+/*
+ * When the last fault that touches it ended: of itself, its node, a link of its node, or everywhere;
+ * its start is one. UINT64_MAX while one lasts. Clock jumps and drifts are none: nothing may mind them.
+ */
+uint64_t cl_touched_ns(struct cluster *c, const char *name);
+/* Since when it is down or stopped; UINT64_MAX while it runs. */
+uint64_t cl_still_since_ns(struct cluster *c, const char *name);
 /* The state of its present run; NULL when it is down or in CL_REAL. */
 void *cl_state(struct cluster *c, const char *name);
 /* Its address as dialed from that node: direct, or the proxy's. Valid until cl_close. */

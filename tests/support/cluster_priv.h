@@ -11,11 +11,15 @@
 
 #define CL_NAME_MAX 31
 #define CL_ADDR_MAX 160
+#define CL_CUTS_MAX 256
+/* What was held back by a fault arrives this much later at most. */
+#define CL_AFTER_MS 2000
 
 struct cl_node {
 	struct list node; /* cluster.nodes */
 	char name[CL_NAME_MAX + 1];
-	void *impl; /* the backend's */
+	uint64_t touched_ns; /* until when a fault on it lasts, cuts apart */
+	void *impl;	     /* the backend's */
 };
 
 struct cl_member {
@@ -26,8 +30,9 @@ struct cl_member {
 	char addr[CL_ADDR_MAX];
 	char why[400];
 	uint32_t n_runs;
-	bool up;    /* runs, or is stopped */
-	void *impl; /* the backend's: the present run or process */
+	bool up;		       /* runs, or is stopped */
+	uint64_t touched_ns, still_ns; /* cl_touched_ns, cl_still_since_ns */
+	void *impl;		       /* the backend's: the present run or process */
 };
 
 /* A client of somebody outside. */
@@ -109,6 +114,12 @@ struct cluster {
 	struct list nodes, members, clients;
 	struct heap actions;
 	struct cl_route *routes;
+	struct {
+		struct cl_node *from, *to;
+	} cuts[CL_CUTS_MAX]; /* that last */
+	size_t n_cuts;
+	bool lossy, reordering;
+	uint64_t touched_ns; /* all of it */
 	struct keyring *keys;
 	struct log log;
 	struct log_capture capture;
