@@ -189,6 +189,8 @@ static void on_readable(uv_poll_t *t, int status, int events);
 static void poll_again(struct timer *t)
 {
 	struct sp_listener *l = container_of(t, struct sp_listener, retry);
+	if (l->spare < 0)
+		l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	uv_poll_start(&l->poll, UV_READABLE, on_readable);
 }
 
