@@ -75,6 +75,7 @@ void sim_lines_fini(struct sim *s)
 	free(s->faults.text);
 }
 
+PRINTF_LIKE(3, 0)
 static void add(struct sim *s, struct sim_lines *l, const char *fmt, va_list ap)
 {
 	if (l->n >= l->max && !l->ring) {

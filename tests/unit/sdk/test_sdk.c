@@ -330,7 +330,7 @@ Test(sdk, queue_descriptor_follows_the_list, .timeout = 20)
 		cr_expect_eq(pml_op_code(ops[i]), 0);
 		cr_expect_eq(pml_op_user(ops[i]), &users[i]);
 		cr_expect_not_null(pml_op_bytes(ops[i], &len));
-		cr_expect_eq(len, i);
+		cr_expect_eq(len, (size_t)i);
 		pml_op_free(ops[i]);
 	}
 	cr_expect_eq(pml_cq_wait(cq, got, 4, 10), 0, "nothing comes: the wait ends");
