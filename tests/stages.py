@@ -81,9 +81,9 @@ def setup(st, build, quiet=True):
 
 
 def tap_counts(text):
-    ok = len(re.findall(r"^ok \d+", text, re.M))
-    bad = len(re.findall(r"^not ok \d+", text, re.M))
-    skip = len(re.findall(r"^ok \d+.*# SKIP", text, re.M | re.I))
+    ok = len(re.findall(r"^ok\b", text, re.M))
+    bad = len(re.findall(r"^not ok\b", text, re.M))
+    skip = len(re.findall(r"^ok\b.*# SKIP", text, re.M | re.I))
     return ok - skip, bad, skip
 
 
