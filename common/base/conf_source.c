@@ -204,10 +204,18 @@ enum err conf_flags(struct conf *c, int argc, char *const *argv, struct why *w)
 
 /* ---- environment ---- */
 
-/* POMELO_ names that are no settings: of tests, and where the tool finds the daemons. */
+/*
+ * POMELO_ names that need not be settings of this schema: of tests, where the tool finds the
+ * daemons, and where a cluster is (answers.md): programs without these rows take them as flags.
+ */
 static bool env_reserved(const char *name)
 {
-	return strncmp(name, "POMELO_TEST_", 12) == 0 || strcmp(name, "POMELO_BINDIR") == 0;
+	static const char *const names[] = { "POMELO_BINDIR", "POMELO_DATA", "POMELO_RUN_DIR",
+					     "POMELO_SECRET_FILE" };
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return strncmp(name, "POMELO_TEST_", 12) == 0;
 }
 
 /* POMELO_OWNER_X seen by the master: as owner.x. */
@@ -232,12 +240,14 @@ static enum err take_env(struct conf *c, const char *name, const char *value, st
 		return conf_alias_see(a, value);
 	if (strncmp(name, "MOONCAKE_", 9) == 0)
 		return conf_unlisted_see(c, name, strlen(name));
-	if (strncmp(name, "POMELO_", 7) != 0 || env_reserved(name))
+	if (strncmp(name, "POMELO_", 7) != 0)
 		return ERR_NONE;
 	snprintf(origin, sizeof(origin), "env %s", name);
 	struct conf_item *it = find_as(c, name, NAME_ENV);
 	if (it)
 		return conf_assign(it, value, CONF_ENV, origin, w);
+	if (env_reserved(name))
+		return ERR_NONE;
 	if (env_elsewhere(c, name))
 		return conf_left_see(c, name, "environment");
 	return unknown(c, name, NAME_ENV, "environment", w);
