@@ -460,12 +460,14 @@ Test(client, the_waiting_queue_is_bounded)
 	NO_LEAKS();
 }
 
+/* Milliseconds until the next try, seen some time after the pause began. */
 static uint64_t back_off_of(struct rpc_fix *f, struct rpc_client *cl)
 {
 	RPC_FIX_UNTIL(f, cl->state == CL_BACKOFF, 5000);
-	uint64_t begin = loop_now_ns(&f->loop);
+	cr_assert(timer_running(&cl->timer));
+	uint64_t left = clock_left_ms(cl->timer.node.key, loop_now_ns(&f->loop));
 	RPC_FIX_UNTIL(f, cl->state != CL_BACKOFF, 5000);
-	return (loop_now_ns(&f->loop) - begin) / NS_PER_MS;
+	return left;
 }
 
 Test(client, back_off_doubles_to_its_limit_with_jitter)
@@ -483,9 +485,10 @@ Test(client, back_off_doubles_to_its_limit_with_jitter)
 	rpc_fix_start(&f, cl, &c);
 	static const uint64_t want[] = { 40, 80, 160, 160 };
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
-		uint64_t ms = back_off_of(&f, cl);
-		cr_assert(ms >= want[i] * 3 / 4 - 5, "%zu: %u", i, (unsigned)ms);
-		cr_assert(ms <= want[i] * 5 / 4 + 100, "%zu: %u", i, (unsigned)ms);
+		uint64_t left = back_off_of(&f, cl);
+		cr_assert_leq(left, want[i] * 5 / 4, "%zu: %u", i, (unsigned)left);
+		cr_assert_geq(cl->backoff_ms, want[i], "%zu", i);
+		cr_assert_leq(cl->backoff_ms, 160, "%zu", i);
 	}
 	rpc_fix_close_client(&f, cl);
 	rpc_fix_close(&f);
