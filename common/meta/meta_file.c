@@ -263,7 +263,6 @@ static void call_batch(struct meta *m)
 	list_init(&ended);
 	for (struct list *l; (l = list_pop_front(&m->w.appends));)
 		list_push_back(&ended, l);
-	m->w.busy = false;
 	for (struct list *l; (l = list_pop_front(&ended));) {
 		struct meta_append *a = list_entry(l, struct meta_append, node);
 		buf_fini(&a->recs);
@@ -290,8 +289,10 @@ static void write_done(struct job *j)
 	bool broken = lost.err != ERR_NONE || e == ERR_IO;
 	if (broken)
 		break_store(m, lost.err != ERR_NONE ? &lost : &m->w.why);
-	call_batch(m);
+	/* the log is at rest now; once the callbacks run it may not be for long */
+	m->w.busy = false;
 	snap_start(m);
+	call_batch(m);
 	kick(m);
 	maybe_finish(m);
 }
@@ -397,10 +398,13 @@ static void build_batch(struct meta *m)
 	}
 }
 
-/* Begins a write when there is something to write and none is under way. */
+/* Begins a write when there is something to write and none is under way. While a snapshot that is
+ * being made is late, what comes waits for it (its end kicks again); while they fail it is refused. */
 static void kick(struct meta *m)
 {
 	while (m->phase == READY && !m->w.busy && !list_empty(&m->queue)) {
+		if (m->snap.busy && snapshot_late(m))
+			return;
 		build_batch(m);
 		if (m->w.n == 0)
 			continue;

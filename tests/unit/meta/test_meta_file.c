@@ -520,6 +520,43 @@ Test(meta_file, snapshots, .timeout = 20)
 	NO_LEAKS();
 }
 
+/* A done callback that keeps the writer busy for good must not keep the snapshot from starting. */
+static void done_and_again(struct meta_append *a)
+{
+	struct appended *x = container_of(a, struct appended, a);
+	struct meta_rec r = TOMB("h", "k", 5);
+	cr_assert_eq(a->err, ERR_NONE, "%s", a->why.text);
+	if (++x->f->n_done >= 5000)
+		return;
+	*a = (struct meta_append){ .term = 1, .if_seq = META_ANY, .done = done_and_again };
+	meta_append(x->f->m, a, &r, 1);
+}
+
+Test(meta_file, snapshots_beside_a_busy_writer, .timeout = 20)
+{
+	struct fix *f = fix_new();
+	struct meta_counters n;
+	f->o.log_bytes_max = 64u << 10;
+	open_store(f);
+	run(f);
+	append1(f, META_ANY, TERM(1));
+	append1(f, 1, HOLDER("h"));
+	run(f);
+	for (int i = 0; i < 4; i++) {
+		struct appended *x = &f->all[f->n_all++];
+		x->f = f;
+		x->a = (struct meta_append){ .done = done_and_again };
+		done_and_again(&x->a);
+	}
+	sim_run_ms(f->sim, 60000);
+	cr_assert_geq(f->n_done, 5000);
+	meta_counters(f->m, &n);
+	cr_assert_gt(n.snapshots, 5);
+	cr_assert_eq(n.refused, 0);
+	fix_free(f);
+	NO_LEAKS();
+}
+
 /* They fail: the log goes on to a bound, then appends wait for one that succeeds. */
 Test(meta_file, snapshots_that_fail, .timeout = 20)
 {
