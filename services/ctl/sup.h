@@ -33,7 +33,7 @@ enum {
 	SUP_REASONS_MAX = 8,	 /* kept of a service's reasons for not being ready */
 	SUP_REASON_BYTES = 128,
 	SUP_SETS_MAX = 64,
-	SUP_CONNS_MAX = 16,
+	SUP_CONNS_MAX = 128,
 	SUP_REQUEST_MAX = 4096,
 	SUP_REPLY_MAX = 65536,
 	SUP_CONN_MS = 5000, /* for a request to arrive, and for each write to be taken */

@@ -6,8 +6,9 @@
  *   {"op":"stop","keep_memory":false}      -> event lines, the last one {"event":"done",...}
  *
  * Anything else is answered with {"error":NAME,"text":...} and the connection closed. At most
- * SUP_CONNS_MAX connections, SUP_REQUEST_MAX bytes a request, SUP_CONN_MS to send it; peers of
- * another user than ours and root are closed at once (SO_PEERCRED).
+ * SUP_CONNS_MAX connections: one more drops the oldest that has not asked yet, so that idle ones
+ * lock nobody out. SUP_REQUEST_MAX bytes a request, SUP_CONN_MS to send it; peers of another user
+ * than ours and root are closed at once (SO_PEERCRED).
  */
 #include "sup.h"
 #include "base/json_out.h"
@@ -25,7 +26,7 @@ struct conn {
 	struct sup_sock *sock;
 	struct list node;
 	struct timer timer;
-	bool closing, waits_for_stop;
+	bool closing, asked, waits_for_stop;
 	uint32_t n_writes;
 	size_t n;
 	char text[SUP_REQUEST_MAX];
@@ -35,7 +36,8 @@ struct sup_sock {
 	uv_pipe_t pipe;
 	struct sup *sup;
 	struct list conns;
-	uint32_t n_conns;
+	uint32_t n_conns; /* with those that are closing */
+	uint32_t n_open;
 	bool closing;
 };
 
@@ -69,6 +71,7 @@ static void conn_close(struct conn *c)
 	if (c->closing)
 		return;
 	c->closing = true;
+	c->sock->n_open--;
 	list_del(&c->node);
 	timer_stop(&c->sock->sup->loop, &c->timer);
 	uv_close((uv_handle_t *)&c->pipe, on_conn_closed);
@@ -146,6 +149,7 @@ static void handle(struct conn *c, size_t n)
 	const char *op = json_string_value(json_object_get(o, "op"));
 	const json_t *keep = json_object_get(o, "keep_memory");
 	uv_read_stop((uv_stream_t *)&c->pipe);
+	c->asked = true;
 	if (op && strcmp(op, "status") == 0) {
 		sup_status(s, &b);
 		send_line(c, &b);
@@ -192,6 +196,19 @@ static bool allowed(struct conn *c)
 	return who.uid == 0 || who.uid == geteuid();
 }
 
+/* Makes room for one more; false: everybody here has asked. */
+static bool drop_oldest_silent(struct sup_sock *k, const struct conn *newest)
+{
+	list_for_each (n, &k->conns) {
+		struct conn *c = container_of(n, struct conn, node);
+		if (c == newest || c->asked)
+			continue;
+		conn_close(c);
+		return true;
+	}
+	return false;
+}
+
 static void on_listen(uv_stream_t *st, int status)
 {
 	struct sup_sock *k = st->data;
@@ -207,9 +224,11 @@ static void on_listen(uv_stream_t *st, int status)
 	list_init(&c->node);
 	list_push_back(&k->conns, &c->node);
 	k->n_conns++;
+	k->n_open++;
 	limit_time(c);
-	if (uv_accept(st, (uv_stream_t *)&c->pipe) != 0 || k->n_conns > SUP_CONNS_MAX ||
-	    !allowed(c) || uv_read_start((uv_stream_t *)&c->pipe, on_alloc, on_read) != 0)
+	if (uv_accept(st, (uv_stream_t *)&c->pipe) != 0 || !allowed(c) ||
+	    (k->n_open > SUP_CONNS_MAX && !drop_oldest_silent(k, c)) ||
+	    uv_read_start((uv_stream_t *)&c->pipe, on_alloc, on_read) != 0)
 		conn_close(c);
 }
 
@@ -234,7 +253,8 @@ enum err sup_sock_open(struct sup *s, const char *path, struct sup_sock **out, s
 	unlink(path); /* a dead supervisor's: we hold the lock */
 	int r = uv_pipe_bind(&k->pipe, path);
 	if (r == 0)
-		r = uv_listen((uv_stream_t *)&k->pipe, SUP_CONNS_MAX, on_listen);
+		/* one batch of accepts must not push out whom the one before let in */
+		r = uv_listen((uv_stream_t *)&k->pipe, SUP_CONNS_MAX / 2, on_listen);
 	if (r != 0) {
 		uv_close((uv_handle_t *)&k->pipe, on_sock_closed);
 		return why_set(why, err_from_errno(-r), "%.200s: cannot listen: %s", path,
