@@ -30,6 +30,7 @@
 struct beat_sender;
 struct beat_news;
 struct http;
+struct meta_fs;
 struct pool;
 struct svc;
 struct svc_reasons;
@@ -95,6 +96,7 @@ struct svc_env {
 	size_t n_masters;
 	const struct keyring *keys; /* borrowed until closed; else the secret file is read */
 	struct log_capture *log;    /* borrowed until closed; else standard error */
+	struct meta_fs *meta_fs;    /* borrowed until closed; else files in DATA/meta */
 
 	/* The end (I2): s may be freed here. NULL is fine. */
 	void (*closed)(struct svc *s, void *arg);
@@ -122,7 +124,8 @@ struct svc {
 	char secret_file[SVC_PATH_MAX];
 	char id[65]; /* in beats and, for holders, in HELLO: "master", "agent-0123456789abcdef" */
 	const struct keyring *keys;
-	struct pool *pool; /* NAME.workers threads; in a simulation they run by turns */
+	struct meta_fs *meta_fs; /* for meta_opts.fs: the simulation's disk; NULL: DATA/meta */
+	struct pool *pool;	 /* NAME.workers threads; in a simulation they run by turns */
 	struct op_set ops; /* every op joins it: it is counted, and cancelled after the grace */
 	struct metrics *metrics; /* of def->metrics */
 	struct rpc_server *rpc;
