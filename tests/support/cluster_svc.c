@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/cluster_svc.h"
+#include "tests/support/meta_fs_sim.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define FLAGS_MAX 32
@@ -9,6 +11,7 @@ struct svc_run {
 	struct cl_run *run;
 	struct svc *svc; /* NULL: closed */
 	struct log_capture capture;
+	struct meta_fs *fs; /* on the machine's disk: outlives the run there */
 };
 
 static void to_events(struct log_capture *cap, const char *line, size_t n)
@@ -25,6 +28,7 @@ static void on_closed(struct svc *s, void *arg)
 	struct svc_run *x = arg;
 	(void)s;
 	free(TAKE(x->svc));
+	meta_fs_free(x->fs);
 	cl_run_ended(x->run);
 }
 
@@ -33,6 +37,7 @@ static enum err start(struct cl_run *r, struct why *why)
 	struct svc_run *x = r->state;
 	const struct cl_svc *arg = r->arg;
 	char *argv[FLAGS_MAX + 2] = { (char *)arg->def->exe };
+	char dir[64];
 	int argc = 1;
 	for (const char *const *f = arg->flags; f && *f; f++) {
 		SIM_CHECK(argc <= FLAGS_MAX, "more than %d flags", FLAGS_MAX);
@@ -40,6 +45,8 @@ static enum err start(struct cl_run *r, struct why *why)
 	}
 	x->run = r;
 	x->capture.fn = to_events;
+	snprintf(dir, sizeof(dir), "/%s/meta", r->name);
+	x->fs = meta_fs_sim_new(sim_node_disk(sim_proc_node(r->proc)), dir);
 	x->svc = calloc(1, arg->def->size);
 	SIM_CHECK(x->svc, "no memory");
 	struct svc_env env = { .loop = &r->loop,
@@ -51,6 +58,7 @@ static enum err start(struct cl_run *r, struct why *why)
 			       .n_masters = arg->n_masters,
 			       .keys = cl_keys(r->cluster),
 			       .log = &x->capture,
+			       .meta_fs = x->fs,
 			       .closed = on_closed,
 			       .arg = x };
 	return svc_open(x->svc, arg->def, &env, why);
