@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define FUZZ_DEF xfa_def
+#include "fuzz_service.h"

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define FUZZ_DEF pgc_def
+#include "fuzz_service.h"
