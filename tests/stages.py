@@ -197,7 +197,7 @@ def stage_fuzz(st, seconds_each=None):
             work = f"build-fuzz/corpus/{t}"
             os.makedirs(work, exist_ok=True)
             args = [f"build-fuzz/tests/fuzz/{t}", f"-max_total_time={each}", "-rss_limit_mb=2048", "-timeout=10",
-                    "-print_final_stats=0", "-verbosity=0", f"-artifact_prefix=build-fuzz/crash-{t}-", work]
+                    "-print_final_stats=0", "-verbosity=0", "-entropic=0", f"-artifact_prefix=build-fuzz/crash-{t}-", work]
             args += [corpus] if os.path.isdir(corpus) else []
             run.append((t, subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                             env=dict(os.environ, **ASAN_ENV))))
