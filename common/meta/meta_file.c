@@ -38,6 +38,8 @@ struct meta {
 
 	struct list queue; /* meta_append */
 	uint64_t queue_bytes;
+	struct post kick_post;
+	bool kick_posted;
 
 	struct job open_job;
 	struct meta_log_opts log_opts;
@@ -415,6 +417,24 @@ static void kick(struct meta *m)
 	}
 }
 
+static void kick_now(struct post *p)
+{
+	struct meta *m = container_of(p, struct meta, kick_post);
+	m->kick_posted = false;
+	kick(m);
+	maybe_finish(m);
+}
+
+/* Not at once: all that is appended in this turn goes into one write. */
+static void kick_later(struct meta *m)
+{
+	if (m->kick_posted || m->phase != READY)
+		return;
+	m->kick_posted = true;
+	m->kick_post.fn = kick_now;
+	loop_defer(m->loop, &m->kick_post);
+}
+
 /* ---- appending ---- */
 
 static enum err encode(struct meta_append *a, const struct meta_rec *recs, size_t n)
@@ -472,7 +492,7 @@ void meta_append(struct meta *m, struct meta_append *a, const struct meta_rec *r
 	}
 	list_push_back(&m->queue, &a->node);
 	m->queue_bytes += a->recs.n;
-	kick(m);
+	kick_later(m);
 }
 
 void meta_raise_term(struct meta *m, struct meta_append *a)
@@ -604,7 +624,7 @@ static void finish(struct post *p)
 /* When it is being closed and nothing is under way any more. */
 static void maybe_finish(struct meta *m)
 {
-	if (!m->closing || m->phase == OPENING || m->w.busy || m->snap.busy ||
+	if (!m->closing || m->phase == OPENING || m->w.busy || m->snap.busy || m->kick_posted ||
 	    !list_empty(&m->queue) || m->close_post.fn)
 		return;
 	timer_stop(m->loop, &m->snap.retry);

@@ -349,7 +349,7 @@ Test(meta_file, the_queue_is_bounded, .timeout = 20)
 	append1(f, META_ANY, TERM(1));
 	append1(f, 1, HOLDER("h"));
 	run(f);
-	/* the first goes to the disk at once; what fits waits; the rest is told so */
+	/* what fits waits, the rest is told so */
 	size_t first = f->n_all, busy = 0;
 	for (int i = 0; i < 200; i++)
 		append1(f, 1, TOMB("h", "some key", 5));
