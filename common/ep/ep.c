@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_TIMEOUT_US 100000000ull /* ep.timeout_ms, answers.md */
+#define DEFAULT_TIMEOUT_US	100000000ull /* ep.timeout_ms, answers.md */
+#define DEFAULT_OPEN_TIMEOUT_US 60000000ull
 
 static const struct ep_transport_ops *const transports[] = {
 	&ep_host_ops, &ep_ipc_ops, &ep_rdma_ops, &ep_ibgda_ops, &ep_nccl_ops,
@@ -120,18 +121,20 @@ enum err ep_open(const struct ep_opts *o, struct ep_buf **out, struct why *why)
 	b->x = o->exchange;
 	if (b->opts.timeout_us == 0)
 		b->opts.timeout_us = DEFAULT_TIMEOUT_US;
+	if (b->opts.open_timeout_us == 0)
+		b->opts.open_timeout_us = DEFAULT_OPEN_TIMEOUT_US;
 	enum err e = plan(b, why);
 	if (e == ERR_NONE)
 		e = choose(o, &b->ops, why);
 	if (e == ERR_NONE)
-		e = agree_epoch(b->x, 0, b->opts.timeout_us, &b->epoch, why);
+		e = agree_epoch(b->x, 0, b->opts.open_timeout_us, &b->epoch, why);
 	if (e == ERR_NONE)
 		e = b->ops->open(b, why);
 	/* the meeting of ep_update_members, so that a new process can join one */
 	uint8_t here = 1, all_here[EP_RANKS_MAX];
 	if (e == ERR_NONE)
-		e = b->x->all_gather(b->x, b->epoch, &here, 1, all_here, b->opts.timeout_us,
-				     why);
+		e = b->x->all_gather(b->x, b->epoch, &here, 1, all_here,
+				     b->opts.open_timeout_us, why);
 	if (e != ERR_NONE && b->priv)
 		b->ops->close(b);
 	if (e != ERR_NONE) {
@@ -155,7 +158,7 @@ enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *
 {
 	struct ep_buf next = { .ops = b->ops, .x = x, .opts = b->opts };
 	uint32_t owner[EP_EXPERTS_MAX];
-	enum err e = agree_epoch(x, b->epoch, b->opts.timeout_us, &next.epoch, why);
+	enum err e = agree_epoch(x, b->epoch, b->opts.open_timeout_us, &next.epoch, why);
 	if (e != ERR_NONE)
 		return e;
 	if (x->n_ranks == b->shape.n_ranks) {
@@ -173,7 +176,7 @@ enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *
 	uint8_t gone = 1, all_gone[EP_RANKS_MAX];
 	if (b->ops->detach)
 		b->ops->detach(b);
-	e = x->all_gather(x, next.epoch, &gone, 1, all_gone, b->opts.timeout_us, why);
+	e = x->all_gather(x, next.epoch, &gone, 1, all_gone, b->opts.open_timeout_us, why);
 	if (e != ERR_NONE) {
 		next.ops->close(&next);
 		return e;
@@ -192,6 +195,45 @@ enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *
 const char *ep_transport(const struct ep_buf *b)
 {
 	return b->ops->name;
+}
+
+/* ---- what did not come ---- */
+
+static const char *const flag_texts[EP_N_FLAGS + 1] = {
+	[EP_PUBLISHED] = "did not publish its rows",
+	[EP_READ_DONE] = "did not say that it has read our rows",
+	[EP_Y_READY] = "did not publish its expert outputs",
+	[EP_Y_DONE] = "did not say that it has read our outputs",
+	[EP_N_FLAGS] = "went on to another step while we read",
+};
+
+#define STEP_OF(stamp) ((unsigned long long)((stamp)&0xffffffffffull))
+
+bool ep_missed(const struct ep_buf *b, uint32_t rank, struct ep_missed *out, struct why *text)
+{
+	if (rank >= b->shape.n_ranks || !b->ops->missed(b)[rank].set)
+		return false;
+	const volatile struct ep_missed *m = &b->ops->missed(b)[rank];
+	struct ep_missed v = { 1, m->flag, m->slot, 0, m->want, m->found };
+	if (out)
+		*out = v;
+	(void)why_set(text, ERR_TIMED_OUT,
+		      "ep: rank %u %s: slot %u, step %llu of generation %llu, found step %llu",
+		      rank, flag_texts[MIN_OF(v.flag, (uint32_t)EP_N_FLAGS)], v.slot,
+		      STEP_OF(v.want), (unsigned long long)(v.want >> 40), STEP_OF(v.found));
+	return true;
+}
+
+/* Each rank that was masked is told of once. */
+static void tell_missed(struct ep_buf *b)
+{
+	for (uint32_t r = 0; r < b->shape.n_ranks && b->opts.say; r++) {
+		struct why text = { 0 };
+		if (b->said[r] || !ep_missed(b, r, NULL, &text))
+			continue;
+		b->said[r] = true;
+		say(&b->opts, text.text);
+	}
 }
 
 /* ---- dispatch ---- */
@@ -279,6 +321,8 @@ enum err ep_hook(struct ep_handle *h, struct why *why)
 	if (e == ERR_NONE)
 		e = h->buf->ops->receive(h->buf, h, why);
 	h->received = e == ERR_NONE || h->received;
+	if (e == ERR_NONE)
+		tell_missed(h->buf);
 	return e;
 }
 
@@ -310,6 +354,7 @@ enum err ep_combine(struct ep_buf *b, struct ep_handle *h, const struct ep_combi
 			       "y, topk_weights, active_ranks or out is NULL");
 	e = b->ops->combine(b, h, a, why);
 	h->open = false;
+	tell_missed(b);
 	return e;
 }
 

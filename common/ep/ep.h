@@ -30,11 +30,12 @@ struct ep_opts {
 	struct ep_exchange *exchange; /* borrowed as long as the buffer */
 	uint32_t max_tokens, hidden, n_experts;
 	const uint32_t
-		*expert_owner; /* [n_experts], borrowed for the call; NULL: equal blocks */
-	uint64_t bytes;	       /* what the caller set aside; 0: what is needed */
-	const char *transport; /* "auto" "host" "ipc" "rdma" "ibgda" "nccl" */
-	int device;	       /* GPU number; -1: the current one */
-	uint64_t timeout_us;   /* for calls that give -1; 0: 100 s (ep.timeout_ms) */
+		*expert_owner;	  /* [n_experts], borrowed for the call; NULL: equal blocks */
+	uint64_t bytes;		  /* what the caller set aside; 0: what is needed */
+	const char *transport;	  /* "auto" "host" "ipc" "rdma" "ibgda" "nccl" */
+	int device;		  /* GPU number; -1: the current one */
+	uint64_t timeout_us;	  /* for calls that give -1; 0: 100 s (ep.timeout_ms) */
+	uint64_t open_timeout_us; /* for each meeting of ep_open, ep_update_members; 0: 60 s */
 	void (*say)(void *ctx,
 		    const char *line); /* one line: what was chosen and why; may be NULL */
 	void *ctx;
@@ -93,6 +94,12 @@ void ep_close(struct ep_buf *b);
  */
 enum err ep_update_members(struct ep_buf *b, struct ep_exchange *x, struct why *why) MUST_CHECK;
 const char *ep_transport(const struct ep_buf *b);
+
+/*
+ * Why `rank` was masked by this buffer: false when it was not, or only by the caller. text: one line
+ * that names rank, flag, slot and step. Each is also told to opts.say, once.
+ */
+bool ep_missed(const struct ep_buf *b, uint32_t rank, struct ep_missed *out, struct why *text);
 
 /*
  * ERR_INVALID_PARAMS and ERR_TOO_MANY_TOKENS before anything moves, naming the value. A source that

@@ -23,13 +23,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPINS		2000 /* looks before the waiter sleeps between them; a trip takes about 0.2 us */
-#define OPEN_TIMEOUT_US 60000000ull
+#define SPINS 2000 /* looks before the waiter sleeps between them; a trip takes about 0.2 us */
 
 struct host {
 	uint8_t *win[EP_RANKS_MAX]; /* [rank] mapped windows; ours is writable */
 	uint64_t win_bytes;
 	float *acc; /* [hidden] */
+	struct ep_missed missed[EP_RANKS_MAX];
 	char name[64];
 };
 
@@ -150,7 +150,8 @@ static enum err host_open(struct ep_buf *b, struct why *why)
 	if (e != ERR_NONE)
 		goto out;
 	memcpy(mine.name, h->name, sizeof(mine.name));
-	e = b->x->all_gather(b->x, b->epoch, &mine, sizeof(mine), all, OPEN_TIMEOUT_US, why);
+	e = b->x->all_gather(b->x, b->epoch, &mine, sizeof(mine), all, b->opts.open_timeout_us,
+			     why);
 	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
 		if (r != b->x->rank)
 			e = map_peer(b, h, r, &all[r], why);
@@ -158,7 +159,8 @@ static enum err host_open(struct ep_buf *b, struct why *why)
 		goto out;
 	/* the second meeting: nobody unlinks before all have opened, all fail if one does */
 	ok = e == ERR_NONE;
-	enum err e2 = b->x->all_gather(b->x, b->epoch, &ok, 1, oks, OPEN_TIMEOUT_US, why);
+	enum err e2 =
+		b->x->all_gather(b->x, b->epoch, &ok, 1, oks, b->opts.open_timeout_us, why);
 	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
 		if (e2 != ERR_NONE || !oks[r])
 			e = why_set(why, e2 != ERR_NONE ? e2 : ERR_CONFLICT,
@@ -181,6 +183,11 @@ static const char *host_missing(const struct ep_opts *o)
 static void *host_window(struct ep_buf *b)
 {
 	return ((struct host *)b->priv)->win[b->x->rank];
+}
+
+static const volatile struct ep_missed *host_missed(const struct ep_buf *b)
+{
+	return ((const struct host *)b->priv)->missed;
 }
 
 /* ---- flags and slots ---- */
@@ -228,8 +235,18 @@ static bool wait_flag(struct ep_buf *b, uint32_t r, uint32_t slot, enum ep_flag 
 	}
 }
 
-static void mask(struct ep_buf *b, int32_t *active, uint32_t r)
+static void mask(struct ep_buf *b, int32_t *active, uint32_t r, uint32_t slot, uint32_t flag,
+		 uint64_t stamp)
 {
+	uint64_t found =
+		flag < EP_N_FLAGS
+			? __atomic_load_n(flag_of(b, b->x->rank, slot, (enum ep_flag)flag, r),
+					  __ATOMIC_RELAXED)
+			: __atomic_load_n(&((struct ep_slot_head *)(void *)slot_of(b, r, slot))
+						   ->stamp_head,
+					  __ATOMIC_RELAXED);
+	((struct host *)b->priv)->missed[r] =
+		(struct ep_missed){ 1, flag, slot, 0, stamp, found };
 	b->masked[r] = true;
 	active[r] = 0;
 }
@@ -240,7 +257,7 @@ static void wait_all(struct ep_buf *b, uint32_t slot, enum ep_flag f, uint64_t s
 {
 	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
 		if (!b->masked[r] && !wait_flag(b, r, slot, f, stamp, end_us))
-			mask(b, active, r);
+			mask(b, active, r, slot, f, stamp);
 }
 
 static bool stamps_are(const struct ep_slot_head *s, uint64_t stamp)
@@ -367,12 +384,12 @@ static enum err host_receive(struct ep_buf *b, struct ep_handle *h, struct why *
 		 deadline(ep_timeout_us(b, h->args.timeout_us)), active);
 	for (uint32_t r = 0; r < n; r++)
 		if (!b->masked[r] && !source_fits(b, h, (const void *)slot_of(b, r, h->slot)))
-			mask(b, active, r);
+			mask(b, active, r, h->slot, EP_N_FLAGS, stamp);
 	lay_out(b, h, counts);
 	int32_t *begin = (int32_t *)(void *)(slot_of(b, me, h->slot) + b->layout.begin);
 	for (uint32_t r = 0; r < n; r++)
 		if (!b->masked[r] && !gather(b, h, r, begin, counts))
-			mask(b, active, r);
+			mask(b, active, r, h->slot, EP_N_FLAGS, stamp);
 	/* a source that is masked here must not take another's rows for its own */
 	for (uint32_t r = 0; r < n; r++)
 		for (uint32_t e = 0; b->masked[r] && e < b->map.n_local[me]; e++)
@@ -454,7 +471,7 @@ static enum err host_combine(struct ep_buf *b, struct ep_handle *h,
 		const struct ep_slot_head *s = (const void *)slot_of(b, r, h->slot);
 		if (b->masked[r] || __atomic_load_n(&s->stamp_head, __ATOMIC_RELAXED) == stamp)
 			continue;
-		mask(b, a->active, r);
+		mask(b, a->active, r, h->slot, EP_N_FLAGS, stamp);
 		for (uint64_t i = 0; a->incomplete && i < (uint64_t)h->n_tokens * h->top_k; i++)
 			if (ids[i] >= 0 && b->map.owner[ids[i]] == r)
 				a->incomplete[i / h->top_k] = 1;
@@ -480,4 +497,5 @@ const struct ep_transport_ops ep_host_ops = {
 	.combine = host_combine,
 	.drop = host_drop,
 	.window = host_window,
+	.missed = host_missed,
 };

@@ -34,6 +34,7 @@ struct ep_transport_ops {
 	/* the handle ends without a combine: peers need not wait for us */
 	void (*drop)(struct ep_buf *b, struct ep_handle *h);
 	void *(*window)(struct ep_buf *b); /* our own, as the caller's kernels see it */
+	const volatile struct ep_missed *(*missed)(const struct ep_buf *b); /* [n_ranks] */
 };
 
 struct ep_buf {
@@ -47,6 +48,7 @@ struct ep_buf {
 	uint64_t count[EP_SLOTS];
 	uint32_t next_slot;
 	bool masked[EP_RANKS_MAX]; /* sticky, see above */
+	bool said[EP_RANKS_MAX];   /* its ep_missed was told */
 	struct ep_handle handles[EP_SLOTS];
 	void *priv;
 };

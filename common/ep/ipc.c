@@ -17,14 +17,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define OPEN_TIMEOUT_US 60000000ull
+#define LINGER_US 1000000
 
 struct ipc {
 	struct ep_gpu g;
 	int device;
 	uint32_t shared_bytes;
 	bool imported[EP_RANKS_MAX]; /* by CUDA IPC: closed at the end */
-	void *maps;		     /* device: owner, local */
+	bool detached; /* all ranks met after they had unmapped: nobody reads our window */
+	void *maps;    /* device: owner, local */
 };
 
 struct blob {
@@ -41,14 +42,59 @@ static const char *ipc_missing(const struct ep_opts *o)
 	return gpu_missing();
 }
 
+static const volatile struct ep_missed *ipc_missed(const struct ep_buf *b)
+{
+	return ((const struct ipc *)b->priv)->g.status->missed;
+}
+
 static void *ipc_window(struct ep_buf *b)
 {
 	return ((struct ipc *)b->priv)->g.win[b->x->rank];
 }
 
+/*
+ * Peers may still read our outputs: CUDA leaves undefined what an importer sees once the exporter has
+ * freed the memory. Waits for their EP_Y_DONE of our last steps, LINGER_US at most.
+ */
+static void linger(struct ep_buf *b, struct ipc *p)
+{
+	uint32_t n = b->shape.n_ranks;
+	uint64_t bytes = (uint64_t)EP_SLOTS * EP_N_FLAGS * n * EP_LINE;
+	uint8_t *flags = malloc(bytes);
+	struct ep_gpu_state *st = malloc(sizeof(*st));
+	void *stream = NULL;
+	bool wait =
+		n > 1 && flags && st && gpu_stream_new(p->device, &stream, NULL) == ERR_NONE;
+	for (int tries = 0; wait && tries < LINGER_US / 1000; tries++) {
+		if (gpu_copy(flags, p->g.win[b->x->rank] + b->layout.flags, bytes, stream,
+			     NULL) != ERR_NONE ||
+		    gpu_copy(st, p->g.st, sizeof(*st), stream, NULL) != ERR_NONE ||
+		    gpu_sync(stream, NULL) != ERR_NONE)
+			break;
+		wait = false;
+		for (uint32_t s = 0; s < EP_SLOTS; s++)
+			for (uint32_t r = 0; r < n; r++) {
+				uint64_t v;
+				memcpy(&v,
+				       flags + (((uint64_t)s * EP_N_FLAGS + EP_Y_DONE) * n +
+						r) * EP_LINE,
+				       sizeof(v));
+				wait |= r != b->x->rank && !st->masked[r] && st->count[s] > 0 &&
+					v < layout_stamp(b->epoch, st->count[s]);
+			}
+		if (wait)
+			usleep(1000);
+	}
+	gpu_stream_free(stream);
+	free(flags);
+	free(st);
+}
+
 static void ipc_detach(struct ep_buf *b)
 {
 	struct ipc *p = b->priv;
+	(void)!gpu_device_sync(p->device, NULL); /* kernels of ours that read what goes now */
+	p->detached = true;
 	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
 		if (p->imported[r]) {
 			gpu_ipc_close(p->device, p->g.win[r]);
@@ -61,7 +107,12 @@ static void ipc_close(struct ep_buf *b)
 	struct ipc *p = b->priv;
 	if (!p)
 		return;
-	ipc_detach(b);
+	if (p->g.win[b->x->rank] && p->g.st) {
+		bool met = p->detached;
+		ipc_detach(b);
+		if (!met)
+			linger(b, p);
+	}
 	gpu_free(p->device, p->g.win[b->x->rank]);
 	gpu_free(p->device, p->g.st);
 	gpu_free(p->device, p->maps);
@@ -158,14 +209,16 @@ static enum err meet(struct ep_buf *b, struct ipc *p, struct blob *all, struct w
 	if (e != ERR_NONE)
 		return e;
 	memcpy(mine.uuid, info.uuid, sizeof(mine.uuid));
-	e = b->x->all_gather(b->x, b->epoch, &mine, sizeof(mine), all, OPEN_TIMEOUT_US, why);
+	e = b->x->all_gather(b->x, b->epoch, &mine, sizeof(mine), all, b->opts.open_timeout_us,
+			     why);
 	if (e != ERR_NONE)
 		return e;
 	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
 		if (r != b->x->rank)
 			e = map_peer(b, p, r, &all[r], why);
 	uint8_t ok = e == ERR_NONE, oks[EP_RANKS_MAX];
-	enum err e2 = b->x->all_gather(b->x, b->epoch, &ok, 1, oks, OPEN_TIMEOUT_US, why);
+	enum err e2 =
+		b->x->all_gather(b->x, b->epoch, &ok, 1, oks, b->opts.open_timeout_us, why);
 	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
 		if (e2 != ERR_NONE || !oks[r])
 			e = why_set(why, e2 != ERR_NONE ? e2 : ERR_CONFLICT,
@@ -301,4 +354,5 @@ const struct ep_transport_ops ep_ipc_ops = {
 	.combine = ipc_combine,
 	.drop = ipc_drop,
 	.window = ipc_window,
+	.missed = ipc_missed,
 };

@@ -46,6 +46,16 @@ struct ep_window_head {
 };
 
 /*
+ * Why a rank was masked: the flag that did not come by the deadline (I4), or, with EP_N_FLAGS, that
+ * it had gone on to another step while we read its rows (I2). Written by kernels too.
+ */
+struct ep_missed {
+	uint32_t set; /* 1: the rest is valid */
+	uint32_t flag, slot, reserved;
+	uint64_t want, found; /* layout_stamp of the step waited for, and what was there */
+};
+
+/*
  * The start of a slot, written by its owner alone. A reader that finds stamp_head other than it
  * expects, before or after reading, has no valid rows (I2).
  */

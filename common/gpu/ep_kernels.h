@@ -38,6 +38,7 @@ struct ep_gpu_status {
 	volatile uint32_t bad; /* 1: a topk_idx value is out of range or repeated */
 	volatile uint32_t token, k;
 	volatile int64_t value;
+	volatile struct ep_missed missed[EP_RANKS_MAX]; /* by rank: why it was masked */
 };
 
 /* By value to every kernel. */

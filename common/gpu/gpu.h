@@ -51,6 +51,8 @@ enum err gpu_stream_new(int device, void **out, struct why *why) MUST_CHECK;
 void gpu_stream_free(void *stream);
 enum err gpu_sync(void *stream, struct why *why) MUST_CHECK;
 /* Is the stream being captured into a graph? Then nothing may synchronise. */
+/* Everything given to the device by this process so far is over. */
+enum err gpu_device_sync(int device, struct why *why) MUST_CHECK;
 bool gpu_capturing(void *stream);
 
 enum err gpu_event_new(int device, bool timing, void **out, struct why *why) MUST_CHECK;

@@ -203,6 +203,14 @@ enum err gpu_sync(void *stream, struct why *why)
 	return fail(why, "waiting for a stream", cudaStreamSynchronize(stream));
 }
 
+enum err gpu_device_sync(int device, struct why *why)
+{
+	cudaError_t r = cudaSetDevice(device);
+	if (r == cudaSuccess)
+		r = cudaDeviceSynchronize();
+	return fail(why, "waiting for the device", r);
+}
+
 bool gpu_capturing(void *stream)
 {
 	enum cudaStreamCaptureStatus st = cudaStreamCaptureStatusNone;

@@ -11,7 +11,9 @@
  *   ep_gpu fault                  a rank killed or stopped in a step; survivors go on; it is replaced
  *   ep_gpu refuse                 what must be refused, and that the process lives
  *
- * Prints one line a mode; exit 0 when nothing differed.
+ * Prints a line a configuration with its time, and one a mode; exit 0 when nothing differed. When no
+ * rank makes progress for STALL_S seconds it prints where each rank stands, and which flag each waits
+ * for once that time-out has passed, and ends with exit code 4.
  */
 #include "ep/ep.h"
 #include "ep/num.h"
@@ -25,9 +27,21 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#define TIMEOUT_US \
+	6000000 /* of a step: before the watchdog, so that the flag missed is known */
+#define STALL_S 20
+
 struct shared { /* between the ranks, also when they are processes */
+	struct stage {
+		const char *what; /* a literal: the same address in every forked rank */
+		uint32_t step;
+		double since_s;
+	} stage[64];
+	uint64_t moves; /* counts every change of a stage */
+	char missed[64][400];
 	uint64_t differ[64], steps[64];
 	char text[64][400];
 };
@@ -44,6 +58,7 @@ struct job {
 	char rejoin[64]; /* address of the exchange after the replacement; empty: none */
 	bool newcomer;
 	int64_t timeout_us;
+	void *lane; /* ranks as threads: a stream of its own for all configurations, one hardware queue */
 	struct ep_exchange *x;
 	struct shared *sh;
 };
@@ -54,12 +69,37 @@ struct side {
 	bool gpu;
 	int device;
 	void *stream;
+	bool own_stream;
 	uint16_t *x, *y, *out;
 	void *recv;
 	float *scales, *w;
 	int64_t *topk, *range;
 	int32_t *count, *src_info, *active, *incomplete;
 };
+
+static double now_s(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void at(struct job *j, const char *what, uint32_t step)
+{
+	j->sh->stage[j->me] = (struct stage){ what, step, now_s() };
+	__atomic_fetch_add(&j->sh->moves, 1, __ATOMIC_RELAXED);
+}
+
+/* What the buffer tells: which flag of which rank did not come. */
+static void say_missed(void *ctx, const char *line)
+{
+	struct job *j = ctx;
+	if (strstr(line, "transport"))
+		return;
+	snprintf(j->sh->missed[j->me], sizeof(j->sh->missed[0]), "%s", line);
+	if (j->victim < 0)
+		printf("  rank %u: %s\n", j->me, line);
+}
 
 #define FAIL(j, ...)                                                             \
 	snprintf((j)->sh->text[(j)->me], sizeof((j)->sh->text[0]), __VA_ARGS__), \
@@ -68,6 +108,20 @@ struct side {
 static bool bad(const struct job *j)
 {
 	return j->sh->differ[j->me] != 0;
+}
+
+/*
+ * A copy waits for nothing but itself: with pageable memory CUDA waits for the stream inside the
+ * call, and if it holds a lock meanwhile, a rank of the same process that this stream waits for cannot
+ * launch. So the stream is empty first.
+ */
+static void fetch(struct job *j, void *dst, const void *src, uint64_t bytes, void *stream)
+{
+	struct why why = { 0 };
+	if (bytes && (gpu_sync(stream, &why) != ERR_NONE ||
+		      gpu_copy(dst, src, bytes, stream, &why) != ERR_NONE ||
+		      gpu_sync(stream, &why) != ERR_NONE))
+		FAIL(j, "%s", why.text);
 }
 
 static void *take(struct side *s, uint64_t bytes)
@@ -104,10 +158,16 @@ static bool side_open(struct job *j, struct side *s, bool gpu, uint32_t n_local)
 			     .n_experts = c->n_experts,
 			     .expert_owner = j->owner,
 			     .transport = gpu ? "ipc" : "host",
-			     .device = s->device };
+			     .device = s->device,
+			     .say = say_missed,
+			     .ctx = j };
+	at(j, gpu ? "opening the GPU's buffer" : "opening the host's buffer", 0);
 	enum err e = ep_open(&o, &s->b, &why);
-	if (e == ERR_NONE && gpu)
+	s->stream = gpu ? j->lane : NULL;
+	s->own_stream = e == ERR_NONE && gpu && !j->lane;
+	if (s->own_stream)
 		e = gpu_stream_new(s->device, &s->stream, &why);
+	at(j, "allocating", 0);
 	if (e != ERR_NONE) {
 		FAIL(j, "open %s: %s: %s", o.transport, err_name(e), why.text);
 		return false;
@@ -130,8 +190,7 @@ static bool side_open(struct job *j, struct side *s, bool gpu, uint32_t n_local)
 	for (int i = 0; i < 64; i++)
 		ones[i] = 1;
 	if (gpu)
-		(void)!gpu_copy(s->active, ones, sizeof(ones), s->stream, NULL),
-			(void)!gpu_sync(s->stream, NULL);
+		fetch(j, s->active, ones, sizeof(ones), s->stream);
 	else
 		memcpy(s->active, ones, sizeof(ones));
 	return true;
@@ -147,7 +206,8 @@ static void side_close(struct side *s)
 			gpu_free(s->device, all[i]);
 		else
 			free(all[i]);
-	gpu_stream_free(s->stream);
+	if (s->own_stream)
+		gpu_stream_free(s->stream);
 }
 
 static struct ep_dispatch_args dispatch_args(const struct job *j, const struct side *s)
@@ -160,7 +220,7 @@ static struct ep_dispatch_args dispatch_args(const struct job *j, const struct s
 					  .flags = (j->c.fp8 ? EP_FP8 : 0) |
 						   (j->hook ? EP_HOOK : 0) |
 						   (j->async ? EP_ASYNC : 0),
-					  .timeout_us = 60000000,
+					  .timeout_us = j->timeout_us,
 					  .stream = s->stream,
 					  .active = s->active,
 					  .recv_x = s->recv,
@@ -177,7 +237,7 @@ static struct ep_combine_args combine_args(const struct job *j, const struct sid
 					 .weights = s->w,
 					 .flags = (j->zero_copy ? EP_ZERO_COPY : 0) |
 						  (j->async ? EP_ASYNC : 0),
-					 .timeout_us = 60000000,
+					 .timeout_us = j->timeout_us,
 					 .stream = s->stream,
 					 .active = s->active,
 					 .out = s->out,
@@ -190,6 +250,7 @@ static void gpu_step(struct job *j, struct side *s, const uint32_t *dev_locals,
 {
 	struct why why = { 0 };
 	struct ep_dispatch_args d = dispatch_args(j, s);
+	at(j, "dispatch", (uint32_t)j->sh->steps[j->me]);
 	enum err e = ep_dispatch(s->b, &d, h, &why);
 	if (e == ERR_NONE && j->hook)
 		e = ep_hook(*h, &why);
@@ -202,16 +263,10 @@ static void gpu_step(struct job *j, struct side *s, const uint32_t *dev_locals,
 			 s->stream))
 		FAIL(j, "expert kernel");
 	struct ep_combine_args a = combine_args(j, s, *y);
+	at(j, "combine", (uint32_t)j->sh->steps[j->me]);
 	e = ep_combine(s->b, *h, &a, &why);
 	if (e != ERR_NONE)
 		FAIL(j, "combine: %s: %s", err_name(e), why.text);
-}
-
-static void fetch(struct job *j, void *dst, const void *src, uint64_t bytes, void *stream)
-{
-	struct why why = { 0 };
-	if (bytes && gpu_copy(dst, src, bytes, stream, &why) != ERR_NONE)
-		FAIL(j, "%s", why.text);
 }
 
 static void expert_cpu(const struct naive *c, uint32_t e, const void *recv, const float *scales,
@@ -240,6 +295,7 @@ static void replay(struct job *j, struct side *g, struct side *s, const uint32_t
 	fetch(j, s->w, g->w, n * c->top_k * 4, g->stream);
 	(void)!gpu_sync(g->stream, NULL);
 	struct ep_dispatch_args d = dispatch_args(j, s);
+	at(j, "host twin: dispatch", (uint32_t)j->sh->steps[j->me]);
 	enum err e = ep_dispatch(s->b, &d, &h, &why);
 	if (e == ERR_NONE && j->hook)
 		e = ep_hook(h, &why);
@@ -252,7 +308,9 @@ static void replay(struct job *j, struct side *g, struct side *s, const uint32_t
 		for (int32_t r = 0; r < s->count[l]; r++)
 			expert_cpu(c, locals[l], s->recv, s->scales, l * cap + (uint64_t)r, y);
 	struct ep_combine_args a = combine_args(j, s, y);
+	at(j, "host twin: combine", (uint32_t)j->sh->steps[j->me]);
 	e = ep_combine(s->b, h, &a, &why);
+	at(j, "host twin: comparing", (uint32_t)j->sh->steps[j->me]);
 	if (e != ERR_NONE)
 		FAIL(j, "host combine: %s: %s", err_name(e), why.text);
 
@@ -262,7 +320,6 @@ static void replay(struct job *j, struct side *g, struct side *s, const uint32_t
 #define SAME(what, dev, host, bytes)                                         \
 	do {                                                                 \
 		fetch(j, t, dev, bytes, g->stream);                          \
-		(void)!gpu_sync(g->stream, NULL);                            \
 		if (memcmp(t, host, bytes) != 0)                             \
 			FAIL(j, "%s differs from the host transport", what); \
 	} while (0)
@@ -291,8 +348,20 @@ static void everybody(struct job *j)
 {
 	uint8_t one = 1, all[64];
 	struct why why = { 0 };
-	if (j->x->all_gather(j->x, 99, &one, 1, all, 120000000, &why) != ERR_NONE)
+	at(j, "waiting for all ranks", (uint32_t)j->sh->steps[j->me]);
+	if (j->x->all_gather(j->x, 99, &one, 1, all, 15000000, &why) != ERR_NONE)
 		FAIL(j, "%s", why.text);
+}
+
+/* The first rank that this one masked, and why; "" when none. */
+static const char *missed_text(const struct job *j, const struct ep_buf *b)
+{
+	static __thread struct why w;
+	w = (struct why){ 0 };
+	for (uint32_t r = 0; r < j->c.n_ranks; r++)
+		if (ep_missed(b, r, NULL, &w))
+			return w.text;
+	return "";
 }
 
 static void next_step(struct job *j, uint64_t base, uint32_t step)
@@ -344,11 +413,11 @@ static void run_rank(struct job *j)
 				    g.stream))
 			FAIL(j, "check kernels");
 		if (i % 16 == 15 || i + 1 == j->steps) {
+			at(j, "waiting for the stream", i);
 			fetch(j, &n_bad, dev_bad, 4, g.stream);
-			(void)!gpu_sync(g.stream, NULL);
 			if (n_bad)
-				FAIL(j, "%u differences by step %u (seed %llu)", n_bad, i,
-				     (unsigned long long)j->c.seed);
+				FAIL(j, "%u differences by step %u (seed %llu) %s", n_bad, i,
+				     (unsigned long long)j->c.seed, missed_text(j, g.b));
 		}
 		if (twin && i % j->replay_every == 0 && !bad(j))
 			replay(j, &g, &s, locals, n_local);
@@ -407,7 +476,6 @@ static void run_graph(struct job *j)
 				    g.stream))
 			FAIL(j, "replay %u: %s", i, why.text);
 		fetch(j, &n_bad, dev_bad, 4, g.stream);
-		(void)!gpu_sync(g.stream, NULL);
 		if (n_bad)
 			FAIL(j, "%u differences in replay %u", n_bad, i);
 	}
@@ -444,6 +512,7 @@ static void fault_step(struct job *j, struct side *g, uint32_t i, uint64_t lost,
 	(void)locals;
 	if (naive_make(&j->c, j->me, g->x, g->topk, g->w, g->stream))
 		FAIL(j, "make kernel");
+	at(j, "a step with faults", i);
 	bool mine = (int)j->me == j->victim && i == j->leave_step && !j->newcomer;
 	if (mine && !j->leave_mid)
 		leave(j);
@@ -467,7 +536,6 @@ static void fault_step(struct job *j, struct side *g, uint32_t i, uint64_t lost,
 	if (naive_check_out(&j->c, j->me, dev[1], g->out, g->incomplete, dev[2], g->stream))
 		FAIL(j, "check kernel");
 	fetch(j, &n_bad, dev[2], 4, g->stream);
-	(void)!gpu_sync(g->stream, NULL);
 	if (n_bad)
 		FAIL(j, "%u differences in step %u (lost %llx)", n_bad, i,
 		     (unsigned long long)lost);
@@ -490,6 +558,7 @@ static void rejoin(struct job *j, struct side *g)
 		return;
 	}
 	struct ep_exchange *x = NULL;
+	at(j, "rejoin: meeting at the new exchange", 0);
 	if (exchange_socket(j->rejoin, j->me, j->c.n_ranks, 60000000, &x, &why) != ERR_NONE ||
 	    ep_update_members(g->b, x, &why) != ERR_NONE)
 		FAIL(j, "update_members: %s", why.text);
@@ -498,11 +567,11 @@ static void rejoin(struct job *j, struct side *g)
 	if (e != ERR_STALE)
 		FAIL(j, "a handle of the old generation: %s, not STALE", err_name(e));
 	fetch(j, g->active, ones, sizeof(ones), g->stream);
-	(void)!gpu_sync(g->stream, NULL);
 }
 
 static void run_faulty(struct job *j)
 {
+	at(j, "starting", 0);
 	static __thread uint32_t locals[4096];
 	uint32_t n_local = locals_of(j, locals);
 	struct side g = { 0 };
@@ -524,7 +593,55 @@ static void run_faulty(struct job *j)
 		rejoin(j, &g);
 	for (uint32_t i = 0; i < j->steps && !bad(j); i++)
 		fault_step(j, &g, 1000 + i, 0, 0, dev, locals, n_local);
+	at(j, "closing", 0);
 	side_close(&g);
+}
+
+/* The parent's eye on its ranks; a thread. */
+struct watch {
+	struct shared *sh;
+	const pid_t *pids; /* NULL: ranks are threads; else killed when they stall */
+	uint32_t n_pids, n_ranks;
+	bool end;
+};
+
+static void *watch_main(void *arg)
+{
+	struct watch *w = arg;
+	uint64_t seen = 0;
+	double since = now_s();
+	while (!__atomic_load_n(&w->end, __ATOMIC_ACQUIRE)) {
+		usleep(100000);
+		uint64_t moves = __atomic_load_n(&w->sh->moves, __ATOMIC_RELAXED);
+		if (moves != seen) {
+			seen = moves;
+			since = now_s();
+		}
+		if (now_s() - since < STALL_S)
+			continue;
+		printf("STALL: no rank moved for %d s\n", STALL_S);
+		for (uint32_t r = 0; r < w->n_ranks; r++)
+			printf("  rank %u: %s, step %u, for %.1f s; %s %s\n", r,
+			       w->sh->stage[r].what ? w->sh->stage[r].what : "not started",
+			       w->sh->stage[r].step, now_s() - w->sh->stage[r].since_s,
+			       w->sh->missed[r], w->sh->text[r]);
+		for (uint32_t i = 0; w->pids && i < w->n_pids; i++)
+			if (w->pids[i] > 0)
+				kill(w->pids[i], SIGKILL);
+		_exit(4);
+	}
+	return NULL;
+}
+
+static void watch_start(struct watch *w, pthread_t *th)
+{
+	pthread_create(th, NULL, watch_main, w);
+}
+
+static void watch_end(struct watch *w, pthread_t th)
+{
+	__atomic_store_n(&w->end, true, __ATOMIC_RELEASE);
+	pthread_join(th, NULL);
 }
 
 /* Ranks as processes; the victim's replacement is started once it has gone or stands still. */
@@ -534,9 +651,13 @@ static bool run_fault_case(struct job *proto, const char *what)
 				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	char path[64];
 	uint32_t n = proto->c.n_ranks;
-	pid_t pids[65];
+	pid_t pids[65] = { 0 };
+	double from = now_s();
+	struct watch w = { .sh = sh, .pids = pids, .n_pids = n + 1, .n_ranks = n };
+	pthread_t eye;
 	snprintf(path, sizeof(path), "/tmp/ep_gpu.%d", (int)getpid());
 	snprintf(proto->rejoin, sizeof(proto->rejoin), "/tmp/ep_gpu.%d.b", (int)getpid());
+	unlink(path), unlink(proto->rejoin); /* rank 0 of the case before left by _exit */
 	for (uint32_t i = 0; i <= n; i++) {
 		static struct job j;
 		if (i == n) {
@@ -544,8 +665,11 @@ static bool run_fault_case(struct job *proto, const char *what)
 			waitpid(pids[proto->victim], &st, WUNTRACED);
 		}
 		pids[i] = fork();
-		if (pids[i] != 0)
+		if (pids[i] != 0) {
+			if (i == n - 1) /* not before the first forks: a fork has one thread */
+				watch_start(&w, &eye);
 			continue;
+		}
 		struct why why = { 0 };
 		j = *proto;
 		j.newcomer = i == n;
@@ -562,9 +686,10 @@ static bool run_fault_case(struct job *proto, const char *what)
 	const char *text = "";
 	for (uint32_t i = 0; i <= n; i++) {
 		if ((int)i == proto->victim) {
-			kill(pids[i], SIGKILL);
-			if (proto->leave_stopped)
+			if (proto->leave_stopped) { /* else it was reaped above */
+				kill(pids[i], SIGKILL);
 				waitpid(pids[i], NULL, 0);
+			}
 			continue;
 		}
 		int st = 0;
@@ -580,9 +705,15 @@ static bool run_fault_case(struct job *proto, const char *what)
 			text = sh->text[r];
 		differ += sh->differ[r];
 	}
-	printf("ep_gpu fault: %s: %s%s\n", what, differ ? "FAILED: " : "ok", text);
+	watch_end(&w, eye);
+	printf("ep_gpu fault: %s: %s%s (%.1f s)", what, differ ? "FAILED: " : "ok", text,
+	       now_s() - from);
+	for (uint32_t r = 0; r < n; r++)
+		printf("%s%s", sh->missed[r][0] ? "\n  told: " : "", sh->missed[r]);
+	printf("\n");
 	bool ok = differ == 0;
 	munmap(sh, sizeof(*sh));
+	unlink(path), unlink(proto->rejoin);
 	return ok;
 }
 
@@ -692,17 +823,30 @@ static bool run_all(const struct job *proto, bool procs)
 				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint32_t n = proto->c.n_ranks;
 	static struct job jobs[64];
+	static void *lanes[64];
 	struct ep_exchange *xs[64];
-	pthread_t th[64];
-	pid_t pids[64];
+	pthread_t th[64], eye;
+	pid_t pids[64] = { 0 };
 	char path[64];
+	double from = now_s();
+	struct why lane_why = { 0 };
+	struct watch w = { .sh = sh, .pids = procs ? pids : NULL, .n_pids = n, .n_ranks = n };
 	snprintf(path, sizeof(path), "/tmp/ep_gpu.%d", (int)getpid());
+	unlink(path);
 	if (!procs && exchange_local(n, xs) != ERR_NONE)
 		return false;
 	for (uint32_t r = 0; r < n; r++) {
 		jobs[r] = *proto;
 		jobs[r].me = r;
 		jobs[r].sh = sh;
+		jobs[r].victim = -1;
+		jobs[r].timeout_us = TIMEOUT_US;
+		if (!procs && !lanes[r] && proto->n_gpus == 1 &&
+		    gpu_stream_new(0, &lanes[r], &lane_why) != ERR_NONE) {
+			printf("%s\n", lane_why.text);
+			exit(3);
+		}
+		jobs[r].lane = procs ? NULL : lanes[r];
 		if (!procs) {
 			jobs[r].x = xs[r];
 			pthread_create(&th[r], NULL, thread_main, &jobs[r]);
@@ -718,6 +862,7 @@ static bool run_all(const struct job *proto, bool procs)
 			_exit(0);
 		}
 	}
+	watch_start(&w, &eye);
 	uint64_t differ = 0;
 	const char *text = "";
 	for (uint32_t r = 0; r < n; r++) {
@@ -730,12 +875,13 @@ static bool run_all(const struct job *proto, bool procs)
 			text = sh->text[r];
 		differ += sh->differ[r];
 	}
+	watch_end(&w, eye);
 	bool ok = differ == 0;
-	if (!ok)
-		printf("  ranks %u experts %u top_k %u hidden %u tokens %u fp8 %u zc %d hook %d seed %llu: %s\n",
-		       n, proto->c.n_experts, proto->c.top_k, proto->c.hidden,
-		       proto->c.max_tokens, proto->c.fp8, proto->zero_copy, proto->hook,
-		       (unsigned long long)proto->c.seed, text);
+	printf("  ranks %u experts %u top_k %u hidden %u tokens %u fp8 %u zc %d hook %d async %d seed %llu: %u steps, %.2f s: %s %s\n",
+	       n, proto->c.n_experts, proto->c.top_k, proto->c.hidden, proto->c.max_tokens,
+	       proto->c.fp8, proto->zero_copy, proto->hook, proto->async,
+	       (unsigned long long)proto->c.seed, proto->steps, now_s() - from,
+	       ok ? "equal" : "DIFFERS", text);
 	munmap(sh, sizeof(*sh));
 	return ok;
 }
@@ -765,6 +911,15 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t m
 	while ((uint64_t)c->n_ranks * c->max_tokens * c->top_k * c->hidden > (4u << 20) &&
 	       c->max_tokens > 1)
 		c->max_tokens /= 2;
+	/* windows hold two slots of outputs of every rank, on both sides */
+	while ((uint64_t)c->n_experts * c->n_ranks * c->max_tokens * c->hidden * 8 >
+		       (96u << 20) &&
+	       (c->max_tokens > 1 || c->hidden > 128)) {
+		if (c->max_tokens > 1)
+			c->max_tokens /= 2;
+		else
+			c->hidden = c->hidden / 256 * 128;
+	}
 	c->fp8 = rnd(&s) & 1;
 	j->zero_copy = rnd(&s) & 1;
 	j->hook = rnd(&s) & 1;
@@ -861,7 +1016,9 @@ int main(int argc, char **argv)
 		static struct job j;
 		static struct shared sh;
 		struct ep_exchange *x;
-		j = (struct job){ .n_gpus = 1, .sh = &sh };
+		j = (struct job){
+			.n_gpus = 1, .sh = &sh, .victim = -1, .timeout_us = TIMEOUT_US
+		};
 		j.c = (struct naive){ .n_ranks = 1,
 				      .n_experts = 16,
 				      .top_k = 4,

@@ -140,10 +140,10 @@ __global__ void reduce_kernel(struct ep_gpu g, uint32_t slot, const float *weigh
 	__syncthreads();
 	uint32_t r = threadIdx.x;
 	if (r < g.s.n_ranks && !g.st->masked[r]) {
-		gone[r] = *(volatile uint64_t *)&head_of(g, r, slot)->stamp_head != stamp; /* I2 */
+		uint64_t found = *(volatile uint64_t *)&head_of(g, r, slot)->stamp_head;
+		gone[r] = found != stamp; /* I2 */
 		if (gone[r]) {
-			g.st->masked[r] = 1;
-			active[r] = 0;
+			mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, active);
 			any = 1;
 		} else {
 			st_release_sys(flag_of(g, r, slot, EP_Y_DONE, g.me), stamp);

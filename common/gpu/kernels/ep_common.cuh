@@ -68,6 +68,21 @@ __device__ __forceinline__ uint64_t stamp_of(const struct ep_gpu &g, uint64_t co
 	return g.epoch << 40 | (count & 0xffffffffffull);
 }
 
+/* Masks rank r and leaves the reason where the host finds it. flag EP_N_FLAGS: it went on. */
+__device__ __forceinline__ void mask_rank(const struct ep_gpu &g, uint32_t slot, int flag, uint32_t r, uint64_t want,
+					  uint64_t found, int32_t *active)
+{
+	volatile struct ep_missed *m = &g.status->missed[r];
+	m->flag = (uint32_t)flag;
+	m->slot = slot;
+	m->want = want;
+	m->found = found;
+	__threadfence_system();
+	m->set = 1;
+	g.st->masked[r] = 1;
+	active[r] = 0;
+}
+
 /* One thread: waits for rank r's flag; a rank that does not come by the deadline is masked (I4). */
 __device__ __forceinline__ void wait_or_mask(const struct ep_gpu &g, uint32_t slot, int f, uint32_t r,
 					     uint64_t stamp, uint64_t end_ns, int32_t *active)
@@ -75,15 +90,15 @@ __device__ __forceinline__ void wait_or_mask(const struct ep_gpu &g, uint32_t sl
 	if (g.st->masked[r] || (stamp & 0xffffffffffull) == 0)
 		return;
 	const uint64_t *at = flag_of(g, g.me, slot, f, r);
+	uint64_t v;
 	for (;;) {
-		uint64_t v = ld_acquire_sys(at);
+		v = ld_acquire_sys(at);
 		if (v >> 40 == stamp >> 40 && v >= stamp)
 			return;
 		if (now_ns() > end_ns)
 			break;
 	}
-	g.st->masked[r] = 1;
-	active[r] = 0;
+	mask_rank(g, slot, f, r, stamp, v, active);
 }
 
 __device__ __forceinline__ uint64_t end_of(uint64_t timeout_ns)

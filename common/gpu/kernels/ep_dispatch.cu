@@ -281,10 +281,8 @@ __global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, in
 			st_release_sys(flag_of(g, tid, slot, EP_PUBLISHED, g.me), stamp);
 		}
 		wait_or_mask(g, slot, EP_PUBLISHED, tid, stamp, end, active);
-		if (!g.st->masked[tid] && !source_fits(g, tid, slot, stamp, fp8)) {
-			g.st->masked[tid] = 1;
-			active[tid] = 0;
-		}
+		if (!g.st->masked[tid] && !source_fits(g, tid, slot, stamp, fp8))
+			mask_rank(g, slot, EP_N_FLAGS, tid, stamp, head_of(g, tid, slot)->stamp_head, active);
 		bool out = g.st->masked[tid];
 		g.st->n_tokens[slot][tid] = out ? 0 : head_of(g, tid, slot)->n_tokens;
 		g.st->top_k[slot][tid] = out ? 1 : head_of(g, tid, slot)->top_k;
@@ -419,9 +417,9 @@ __global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, f
 	if (threadIdx.x >= n || g.st->masked[threadIdx.x])
 		return;
 	uint32_t r = threadIdx.x;
-	if (*(volatile uint64_t *)&head_of(g, r, slot)->stamp_head != stamp) { /* I2 */
-		g.st->masked[r] = 1;
-		active[r] = 0;
+	uint64_t found = *(volatile uint64_t *)&head_of(g, r, slot)->stamp_head;
+	if (found != stamp) { /* I2 */
+		mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, active);
 		int32_t *b = (int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
 		for (uint32_t l = 0; l < g.n_local; l++)
 			b[l * n + r] = -1;
