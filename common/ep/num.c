@@ -15,15 +15,19 @@ void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scale
 {
 	for (uint32_t g = 0; g < hidden / EP_SCALE_GROUP; g++) {
 		float v[EP_SCALE_GROUP];
-		uint32_t amax = 0;
+		int32_t mag[EP_SCALE_GROUP], amax = 0;
 		const uint16_t *xg = x + g * EP_SCALE_GROUP;
 		for (int i = 0; i < EP_SCALE_GROUP; i++) {
-			uint32_t u = (uint32_t)xg[i] << 16, a = u & 0x7fffffff;
-			v[i] = num_float(u);
-			a = a > 0x7f800000 ? 0 : a; /* a NaN does not count, as fmaxf has it */
-			amax = a > amax ? a : amax; /* positive floats order as integers */
+			int32_t u = (int32_t)((uint32_t)xg[i] << 16), a = u & 0x7fffffff;
+			v[i] = num_float((uint32_t)u);
+			mag[i] = a > 0x7f800000 ? 0
+						: a; /* a NaN does not count, as fmaxf has it */
 		}
-		float m = num_float(amax);
+		for (int i = 0; i < EP_SCALE_GROUP;
+		     i++) /* its own loop: else gcc 12 leaves it scalar */
+			amax = mag[i] > amax ? mag[i]
+					     : amax; /* positive floats order as integers */
+		float m = num_float((uint32_t)amax);
 		float scale = (m > EP_AMAX_MIN ? m : EP_AMAX_MIN) / EP_FP8_MAX;
 		scales[g] = scale;
 		uint8_t *qg = q + g * EP_SCALE_GROUP;
