@@ -319,13 +319,11 @@ static enum err open_all(struct svc *s, const struct svc_env *env, struct why *w
 		e = open_rpc(s, why);
 	if (e == ERR_NONE)
 		e = open_http(s, why);
+	if (e == ERR_NONE)
+		e = open_listeners(s, env, why);
 	if (e == ERR_NONE && s->def->open)
 		e = s->def->open(s, why);
 	s->opened = e == ERR_NONE;
-	if (e == ERR_NONE)
-		e = open_listeners(s, env, why);
-	if (e == ERR_NONE && s->def->listening)
-		e = s->def->listening(s, why);
 	if (e)
 		return e;
 	struct svc_reasons r;
@@ -411,6 +409,20 @@ void svc_stop(struct svc *s, uint64_t grace_ms)
 	if (opened && s->def->drain)
 		s->def->drain(s);
 	tick_soon(s);
+}
+
+void svc_fail(struct svc *s, enum err e, const char *fmt, ...)
+{
+	char text[320];
+	va_list ap;
+	if (s->failed)
+		return;
+	s->failed = e;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	LOG_ERROR(&s->log, "stop", "err=%s msg=\"%s\"", err_name(e), text);
+	svc_stop(s, s->conf.grace_ms);
 }
 
 /* What holds the end up, once a period: the one thing an operator needs then. */

@@ -60,11 +60,10 @@ struct svc_def {
 	const struct metric_schema *metrics; /* NULL: none but the shared ones */
 
 	/* Any hook may be NULL. */
-	/* Settings are read, the folder is ours, keys, pool and metrics exist, nothing listens yet.
-	 * On an error open has undone its own work. Long work goes on behind a reason. */
+	/* Settings are read, the folder is ours, keys, pool and metrics exist, addresses are bound
+	 * (s->addrs); no request is taken in before it returns, no beat is sent. On an error open has
+	 * undone its own work. Long work goes on behind a reason. */
 	enum err (*open)(struct svc *s, struct why *why);
-	/* Addresses are bound (svc_rpc_addr), beats not begun. As open on an error. */
-	enum err (*listening)(struct svc *s, struct why *why);
 	/* Shutdown began: no new background work; park lists may be answered now. */
 	void (*drain)(struct svc *s);
 	/* All ops have ended; not called if open failed. Flush, end producers, then svc_closed(s),
@@ -132,6 +131,7 @@ struct svc {
 	char addrs[SVC_ADDRS_MAX][SVC_ADDR_MAX]; /* bound, NAME.sock first */
 	size_t n_addrs;
 	enum svc_state state;
+	enum err failed; /* what svc_fail was told; ERR_NONE */
 
 	/* private */
 	struct conf *settings;
@@ -169,6 +169,9 @@ enum err svc_open(struct svc *s, const struct svc_def *def, const struct svc_env
 void svc_stop(struct svc *s, uint64_t grace_ms);
 /* From the close hook, once. */
 void svc_closed(struct svc *s);
+/* It cannot go on: one line of log, then the shutdown; the process ends with code 1, so that who
+ * watches it starts a new run. The first reason stays. */
+void svc_fail(struct svc *s, enum err e, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /*
  * A daemon: signals (TERM, INT: svc_stop; a second one: grace 0; a third: _exit), loop, service.

@@ -197,7 +197,7 @@ static int run(struct daemon *d, int argc, char **argv, const struct svc_def *de
 	if (e == ERR_NONE)
 		LOG_INFO(&d->svc->log, "stop", "ended=true");
 	signals_close(sig);
-	return exit_code(e);
+	return d->svc->failed ? 1 : exit_code(e);
 }
 
 int svc_main(int argc, char **argv, const struct svc_def *def)

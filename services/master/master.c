@@ -40,9 +40,9 @@ static void on_peer(void *ctx, const struct beat_peer *p)
 }
 
 /* Wherever requests are listened for, beats are too. */
-static enum err listening(struct svc *s, struct why *why)
+static enum err beats_open(struct mst *m, struct why *why)
 {
-	struct mst *m = mst_of(s);
+	struct svc *s = &m->svc;
 	char addr[SVC_ADDRS_MAX][BEAT_ADDR_MAX];
 	const char *ptr[SVC_ADDRS_MAX];
 	for (size_t i = 0; i < s->n_addrs; i++) {
@@ -89,6 +89,7 @@ static void scrape(struct svc *s, struct buf *out)
 	struct beat_peer p[32];
 	struct beat_table_counters c;
 	int64_t n_state[BEAT_DEAD + 1] = { 0 };
+	svc_meta_scrape(&m->meta, s->metrics, MST_M_TERM);
 	if (!m->beats)
 		return;
 	metric_head(out, "pomelo_master_peer", METRIC_gauge, "1; a service seen, its state");
@@ -109,9 +110,37 @@ static void scrape(struct svc *s, struct buf *out)
 
 /* ---- life ---- */
 
-static void on_beats_closed(void *arg)
+static enum err on_open(struct svc *s, struct why *why)
+{
+	struct mst *m = mst_of(s);
+	enum err e = beats_open(m, why);
+	if (e)
+		return e;
+	e = svc_meta_open(&m->meta, s, NULL, why);
+	if (e)
+		beat_table_close(TAKE(m->beats), NULL, NULL);
+	return e;
+}
+
+static void reasons(struct svc *s, struct svc_reasons *r)
+{
+	svc_meta_reasons(&mst_of(s)->meta, r);
+}
+
+static uint64_t term(const struct svc *s)
+{
+	return svc_meta_term(&container_of(s, const struct mst, svc)->meta);
+}
+
+static void on_meta_closed(void *arg)
 {
 	svc_closed(arg);
+}
+
+static void on_beats_closed(void *arg)
+{
+	struct svc *s = arg;
+	svc_meta_close(&mst_of(s)->meta, on_meta_closed, s);
 }
 
 static void on_close(struct svc *s)
@@ -122,7 +151,7 @@ static void on_close(struct svc *s)
 	if (t)
 		beat_table_close(t, on_beats_closed, s);
 	else
-		svc_closed(s);
+		on_beats_closed(s);
 }
 
 const struct svc_def mst_def = {
@@ -133,7 +162,9 @@ const struct svc_def mst_def = {
 	.size = sizeof(struct mst),
 	.conf = &conf,
 	.metrics = &metrics,
-	.listening = listening,
+	.open = on_open,
 	.close = on_close,
+	.reasons = reasons,
+	.term = term,
 	.scrape = scrape,
 };

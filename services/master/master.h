@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The master as a whole: the shell (svc/svc.h), the table of beats, later the index and its flows.
+ * The master as a whole: the shell (svc/svc.h), its meta log, the table of beats, later the
+ * index and its flows.
  * Thread: the loop's.
  */
 #pragma once
 
 #include "svc/beat.h"
 #include "svc/svc.h"
+#include "svc/svc_meta.h"
 
 struct mst {
 	struct svc svc; /* first: svc.h */
+	struct svc_meta meta;
 	struct beat_table *beats;
 };
 

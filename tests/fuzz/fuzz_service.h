@@ -6,6 +6,7 @@
  *
  * Each call must end, with an error of the table; then no op is left in the service.
  */
+#include "tests/support/meta_fs_sim.h"
 #include "tests/support/sim.h"
 
 #include <stdio.h>
@@ -29,6 +30,7 @@ struct world {
 	struct loop loop, caller_loop;
 	struct log log;
 	struct svc *svc;
+	struct meta_fs *fs;
 	struct rpc_client *client;
 	struct rpc_call call[CALLS_MAX];
 	size_t n_calls, n_ended;
@@ -46,6 +48,7 @@ static void run_over(void *arg)
 	struct world *w = arg;
 	free(w->svc);
 	w->svc = NULL;
+	meta_fs_free(w->fs);
 	sim_loop_close(&w->loop);
 	sim_proc_end(w->proc);
 	w->over = true;
@@ -74,12 +77,14 @@ static void service_open(struct world *w)
 {
 	static const char *const listen[] = { "sim://s/fuzzed" };
 	struct why why = { 0 };
+	w->fs = meta_fs_sim_new(sim_node_disk(sim_node(w->sim, "s")), "/meta");
 	struct svc_env env = { .loop = &w->loop,
 			       .listen = listen,
 			       .n_listen = 1,
 			       .masters = listen,
 			       .n_masters = 1,
 			       .keys = w->keys,
+			       .meta_fs = w->fs,
 			       .log = &w->quiet,
 			       .closed = on_closed,
 			       .arg = w };

@@ -398,6 +398,78 @@ Test(daemons, an_agent_of_another_folder_joins_by_address)
 	NO_LEAKS();
 }
 
+/* ---- the meta log ---- */
+
+static uint64_t status_term(const struct box *b, const struct proc *p)
+{
+	struct caller c;
+	struct buf r = BUF_INIT(1 << 20);
+	struct arena a = ARENA_INIT(1 << 20);
+	struct msg_status_rep st = { 0 };
+	caller_open(&c, b, p->rpc, ROLE_CLIENT, p->row->def->role);
+	cr_expect_eq(caller_call(&c, METHOD_STATUS, BYTES(NULL, 0), 5000, &r, NULL), ERR_NONE);
+	struct dec d = DEC_INIT(buf_bytes(&r), &a, NULL);
+	cr_expect_eq(dec_status_rep(&d, &st), ERR_NONE);
+	caller_close(&c);
+	buf_fini(&r);
+	arena_fini(&a);
+	return st.term;
+}
+
+Test(daemons, the_term_rises_with_each_run)
+{
+	static const char *const names[] = { "master", "pg" };
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		struct box b;
+		struct proc p;
+		char text[8192];
+		uint64_t last = 0;
+		box_make(&b);
+		for (int k = 0; k < 4; k++) {
+			proc_run(&b, daemon_row(names[i]), NULL, &p);
+			cr_expect(proc_http_until(&p, "/readyz", 200, 5000, text, sizeof(text)),
+				  "%s", text);
+			uint64_t term = status_term(&b, &p);
+			cr_expect_gt(term, last, "%s", names[i]);
+			last = term;
+			if (k % 2)
+				proc_stop(&p);
+			else
+				proc_signal(&p, SIGKILL);
+			cr_expect(proc_wait(&p, 10000));
+		}
+		box_remove(&b);
+	}
+	NO_LEAKS();
+}
+
+/* svc_meta.h I2: up, not ready, and /readyz says which bytes. */
+Test(daemons, a_damaged_meta_log_is_a_reason_not_a_crash)
+{
+	struct box b;
+	struct proc p;
+	char text[8192], path[160];
+	uint8_t junk[4096];
+	box_make(&b);
+	proc_run(&b, daemon_row("master"), NULL, &p);
+	cr_expect(proc_http_until(&p, "/readyz", 200, 5000, text, sizeof(text)), "%s", text);
+	cr_expect_eq(proc_stop(&p), 0);
+	memset(junk, 0xa5, sizeof(junk));
+	snprintf(path, sizeof(path), "%s/meta/master.log", b.dir);
+	FILE *f = fopen(path, "r+e");
+	cr_assert_not_null(f);
+	fwrite(junk, 1, sizeof(junk), f);
+	fclose(f);
+	proc_run(&b, daemon_row("master"), NULL, &p);
+	cr_expect(proc_http_until(&p, "/readyz", 503, 5000, text, sizeof(text)), "%s", text);
+	cr_expect(strstr(text, "meta log: "), "%s", text);
+	cr_expect_eq(http_get(p.http, "GET", "/healthz", text, sizeof(text), NULL), 200);
+	cr_expect_eq(status_term(&b, &p), 0);
+	cr_expect_eq(proc_stop(&p), 0);
+	box_remove(&b);
+	NO_LEAKS();
+}
+
 /* Two clusters share a box: the default HTTP port is taken, another one serves. */
 Test(daemons, a_taken_default_port_is_no_error)
 {

@@ -4,9 +4,11 @@
  * partitions, stops, kills, clocks that jump; and their end with requests inside.
  */
 #include "tests/support/leak.h"
+#include "tests/support/meta_fs_sim.h"
 #include "tests/support/sim.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,6 +37,7 @@ struct run {
 	struct sim_proc *proc;
 	struct loop loop;
 	struct svc *svc;
+	struct meta_fs *fs; /* on the machine's disk */
 	struct log_capture quiet;
 	char addr[64];
 	bool ended;
@@ -65,6 +68,7 @@ static void run_over(void *arg)
 	struct run *r = arg;
 	free(r->svc);
 	r->svc = NULL;
+	meta_fs_free(r->fs);
 	sim_loop_close(&r->loop);
 	sim_proc_end(r->proc);
 	r->ended = true;
@@ -90,6 +94,7 @@ static void run_start(struct world *w, struct run *r, const char *node,
 	struct why why = { 0 };
 	const char *listen = r->addr;
 	static char *const args[] = { "x", NULL };
+	char dir[32];
 	*r = (struct run){ .w = w, .quiet = { no_line } };
 	snprintf(r->addr, sizeof(r->addr), "sim://%s/%s", node, def->name);
 	r->proc = sim_proc_start(sim_node(w->sim, node),
@@ -97,6 +102,8 @@ static void run_start(struct world *w, struct run *r, const char *node,
 					 .name = def->name, .on_kill = on_kill, .arg = r });
 	sim_loop_open(r->proc, &r->loop);
 	r->svc = calloc(1, def->size);
+	snprintf(dir, sizeof(dir), "/%s/meta", def->name);
+	r->fs = meta_fs_sim_new(sim_node_disk(sim_node(w->sim, node)), dir);
 	struct svc_env env = { .loop = &r->loop,
 			       .argc = 1,
 			       .argv = args,
@@ -105,6 +112,7 @@ static void run_start(struct world *w, struct run *r, const char *node,
 			       .masters = w->masters,
 			       .n_masters = w->n_masters,
 			       .keys = w->keys,
+			       .meta_fs = r->fs,
 			       .log = &r->quiet,
 			       .closed = on_closed,
 			       .arg = r };
@@ -342,6 +350,121 @@ Test(services, a_bad_network_makes_no_false_suspects)
 		cr_expect_eq(c.bad_macs + c.bad_frames, 0);
 		pair_end(&w, &m, &a);
 	}
+	NO_LEAKS();
+}
+
+/* ---- the meta log ---- */
+
+static uint64_t term_of(struct run *r)
+{
+	return r->svc->def->term(r->svc);
+}
+
+/* M1, P1: whatever ends a run, the next one's term is higher. */
+Test(services, each_run_has_a_higher_term)
+{
+	static const struct svc_def *const with_term[] = { &mst_def, &pgc_def };
+	for (size_t k = 0; k < 2; k++) {
+		struct world w;
+		uint64_t last = 0;
+		world_init(&w, 30 + k, 1);
+		for (int i = 0; i < 9; i++) {
+			struct run r;
+			run_start(&w, &r, "m0", with_term[k]);
+			cr_expect_eq(term_of(&r), 0, "none until it is durable");
+			cr_expect_not(is_ready(&r));
+			sim_run_ms(w.sim, 1000);
+			cr_expect(is_ready(&r));
+			cr_expect_gt(term_of(&r), last);
+			last = term_of(&r);
+			if (i % 3 == 0)
+				svc_stop(r.svc, 0);
+			else if (i % 3 == 1)
+				sim_kill(r.proc);
+			else
+				sim_power_cut(sim_node(w.sim, "m0"));
+			sim_run_ms(w.sim, 1000);
+			cr_assert(r.ended);
+		}
+		world_fini(&w);
+	}
+	NO_LEAKS();
+}
+
+/* A kill at any moment of the start: the term of the next run is higher than any that was seen. */
+Test(services, a_kill_while_the_term_is_raised)
+{
+	uint64_t seed;
+	for (struct sim_seeds sr = sim_seeds(5); sim_seeds_next(&sr, &seed);) {
+		struct world w;
+		uint64_t last = 0;
+		world_init(&w, seed, 1);
+		for (int i = 0; i < 30; i++) {
+			struct run r;
+			run_start(&w, &r, "m0", &mst_def);
+			for (int us = 0; us < i; us++)
+				sim_step(w.sim);
+			uint64_t seen = term_of(&r);
+			cr_expect(seen == 0 || seen > last);
+			last = MAX_OF(last, seen);
+			if (i % 2)
+				sim_kill(r.proc);
+			else
+				sim_power_cut(sim_node(w.sim, "m0"));
+			sim_run_ms(w.sim, 500);
+			cr_assert(r.ended);
+		}
+		world_fini(&w);
+	}
+	NO_LEAKS();
+}
+
+static bool has_reason(struct run *r, const char *text)
+{
+	struct svc_reasons why;
+	svc_reasons(r->svc, &why);
+	for (size_t i = 0; i < why.n; i++)
+		if (strstr(why.text[i], text))
+			return true;
+	return false;
+}
+
+/* I2 of svc_meta.h: up and not ready, with the reason; beats go on (L1). */
+Test(services, a_disk_that_fails_at_the_start_is_a_reason)
+{
+	struct world w;
+	struct run m;
+	world_init(&w, 40, 1);
+	run_start(&w, &m, "m0", &mst_def);
+	sim_disk_fail(sim_node_disk(sim_node(w.sim, "m0")), true, 0, 1000, EIO);
+	sim_run_ms(w.sim, 3000);
+	cr_expect(has_reason(&m, "meta log:"));
+	cr_expect_eq(term_of(&m), 0);
+	cr_expect_eq(state_of(&m, &m), BEAT_STARTING);
+	svc_stop(m.svc, 0);
+	sim_run_ms(w.sim, 1000);
+	cr_expect(m.ended);
+	world_fini(&w);
+	NO_LEAKS();
+}
+
+/* A slow disk delays readiness, and nothing else. */
+Test(services, a_slow_disk_delays_no_beat)
+{
+	struct world w;
+	struct run m, a;
+	world_init(&w, 41, 1);
+	sim_disk_slow(sim_node_disk(sim_node(w.sim, "m0")), 300 * NS_PER_MS, 0);
+	run_start(&w, &m, "m0", &mst_def);
+	run_start(&w, &a, "n1", &xfa_def);
+	sim_run_ms(w.sim, 2000);
+	cr_expect(has_reason(&m, "meta log: replaying"));
+	cr_expect_eq(state_of(&m, &a), BEAT_READY);
+	cr_expect(is_ready(&a));
+	sim_disk_slow(sim_node_disk(sim_node(w.sim, "m0")), 0, 0);
+	sim_run_ms(w.sim, 20000);
+	cr_expect(is_ready(&m));
+	pair_end(&w, &m, &a);
 	NO_LEAKS();
 }
 

@@ -44,7 +44,7 @@ struct toy {
 /* What the hooks saw, in order; the test reads it after the toy is gone. */
 static char story[256];
 static const char *not_ready; /* a reason, or NULL */
-static enum err open_fails, listening_fails;
+static enum err open_fails;
 
 static void tell(const char *what)
 {
@@ -55,13 +55,8 @@ static void tell(const char *what)
 static enum err on_open(struct svc *s, struct why *why)
 {
 	tell("open");
+	cr_expect_eq(s->n_addrs, 1, "addresses are known");
 	return open_fails ? why_set(why, open_fails, "toy: broken") : ERR_NONE;
-}
-
-static enum err on_listening(struct svc *s, struct why *why)
-{
-	tell("listening");
-	return listening_fails ? why_set(why, listening_fails, "toy: deaf") : ERR_NONE;
 }
 
 static void on_drain(struct svc *s)
@@ -121,7 +116,6 @@ static const struct svc_def toy_def = {
 	.n_methods = ARRAY_LEN(methods),
 	.metrics = &metrics,
 	.open = on_open,
-	.listening = on_listening,
 	.drain = on_drain,
 	.close = on_close,
 	.reasons = reasons,
@@ -157,7 +151,7 @@ static void begin(struct fixture *f)
 	signal(SIGPIPE, SIG_IGN); /* as in a daemon: peers go while we write */
 	story[0] = 0;
 	not_ready = NULL;
-	open_fails = listening_fails = ERR_NONE;
+	open_fails = ERR_NONE;
 	f->quiet.fn = on_line;
 	strcpy(f->dir, "/tmp/pml-toy-XXXXXX");
 	cr_assert_not_null(mkdtemp(f->dir));
@@ -232,7 +226,7 @@ Test(svc, hooks_run_in_order)
 	svc_stop(&f.toy.svc, 100);
 	cr_expect_eq(f.n_closed, 0, "closed never runs inside svc_stop");
 	until_closed(&f);
-	cr_expect_str_eq(story, "open listening drain close ");
+	cr_expect_str_eq(story, "open drain close ");
 	cr_expect_not(there(&f, "run/planner.json"));
 	cr_expect_eq(f.n_closed, 1);
 	cr_expect(strstr(f.log, "topic=start"));
@@ -299,13 +293,7 @@ Test(svc, a_hook_that_fails)
 	cr_expect_str_eq(f.why.text, "toy: broken");
 	until_closed(&f);
 	cr_expect_str_eq(story, "open ", "what did not open is not closed");
-	story[0] = 0;
-	open_fails = ERR_NONE;
-	listening_fails = ERR_BUSY;
-	f.n_closed = 0;
-	cr_expect_eq(try(&f), ERR_BUSY);
-	until_closed(&f);
-	cr_expect_str_eq(story, "open listening drain close ");
+	cr_expect_not(there(&f, "run/planner.sock"));
 	end(&f);
 	NO_LEAKS();
 }

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "svc/svc_meta.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/path.h"
+
+static void failed(struct svc_meta *m, enum err e, const struct why *why, const char *step)
+{
+	m->state = SVC_META_FAILED;
+	why_set(&m->why, e, "%s", why && why->err ? why->text : err_text(e));
+	LOG_ERROR(&m->svc->log, "meta", "step=%s err=%s msg=\"%s\"", step, err_name(e),
+		  m->why.text);
+}
+
+static void on_raised(struct meta_append *a)
+{
+	struct svc_meta *m = container_of(a, struct svc_meta, raise);
+	if (m->state != SVC_META_RAISING)
+		return; /* closed, or broken: that was said */
+	if (a->err) {
+		failed(m, a->err, &a->why, "term");
+		return;
+	}
+	m->term = meta_term(meta_state_of(m->meta));
+	m->state = SVC_META_READY;
+	LOG_INFO(&m->svc->log, "meta", "term=%" PRIu64, m->term);
+	if (m->ready)
+		m->ready(m->svc);
+}
+
+static void on_opened(void *ctx, enum err e, const struct why *why)
+{
+	struct svc_meta *m = ctx;
+	if (m->state != SVC_META_OPENING)
+		return; /* it is being closed already */
+	if (e) {
+		failed(m, e, why, "open");
+		return;
+	}
+	m->state = SVC_META_RAISING;
+	m->raise.done = on_raised;
+	meta_raise_term(m->meta, &m->raise);
+}
+
+static void on_broken(void *ctx, const struct why *why)
+{
+	struct svc_meta *m = ctx;
+	if (m->state == SVC_META_CLOSED)
+		return;
+	failed(m, ERR_IO, why, "write");
+	svc_fail(m->svc, ERR_IO, "meta log: %s", m->why.text);
+}
+
+enum err svc_meta_open(struct svc_meta *m, struct svc *s, void (*ready)(struct svc *s),
+		       struct why *why)
+{
+	char dir[PATH_BYTES_MAX] = "";
+	*m = (struct svc_meta){ .svc = s, .ready = ready };
+	if (!s->meta_fs && !loop_uv(s->loop))
+		return why_set(why, ERR_INVALID_PARAMS,
+			       "meta log: a simulation says where its files are");
+	enum err e = s->meta_fs ? ERR_NONE : path_join(dir, s->data_dir, "meta", why);
+	if (e == ERR_NONE && !s->meta_fs)
+		e = path_mkdir_private(dir, why);
+	if (e)
+		return e;
+	struct meta_opts o = { .dir = dir,
+			       .name = s->def->name,
+			       .fs = s->meta_fs,
+			       .log = &s->log,
+			       .opened = on_opened,
+			       .broken = on_broken,
+			       .ctx = m };
+	e = meta_open(s->loop, &o, &m->meta);
+	if (e)
+		return why_set(why, e, "meta log: %s", err_text(e));
+	m->state = SVC_META_OPENING;
+	return ERR_NONE;
+}
+
+void svc_meta_close(struct svc_meta *m, void (*closed)(void *arg), void *arg)
+{
+	struct meta *meta = m->meta;
+	m->meta = NULL;
+	m->state = SVC_META_CLOSED;
+	m->term = 0;
+	if (meta)
+		meta_close(meta, closed, arg);
+	else
+		closed(arg);
+}
+
+uint64_t svc_meta_term(const struct svc_meta *m)
+{
+	return m->term;
+}
+
+void svc_meta_reasons(const struct svc_meta *m, struct svc_reasons *r)
+{
+	switch (m->state) {
+	case SVC_META_CLOSED:
+	case SVC_META_READY:
+		return;
+	case SVC_META_OPENING:
+		svc_reason(r, "meta log: replaying");
+		return;
+	case SVC_META_RAISING:
+		svc_reason(r, "meta log: raising the term");
+		return;
+	case SVC_META_FAILED:
+		svc_reason(r, "meta log: %s", m->why.text);
+		return;
+	}
+}
+
+static void follow(struct metrics *out, unsigned id, unsigned cell, uint64_t now)
+{
+	uint64_t was = metric_get(out, id, cell);
+	if (now > was)
+		metric_add(out, id, cell, now - was);
+}
+
+void svc_meta_scrape(const struct svc_meta *m, struct metrics *out, unsigned first)
+{
+	struct meta_counters c = { 0 };
+	if (m->meta)
+		meta_counters(m->meta, &c);
+	metric_set(out, first, 0, (int64_t)m->term);
+	follow(out, first + 1, 0, c.appends);
+	follow(out, first + 1, 1, c.refused);
+	follow(out, first + 2, 0, c.writes);
+	follow(out, first + 3, 0, c.snapshots);
+	follow(out, first + 3, 1, c.snapshots_failed);
+	metric_set(out, first + 4, 0, (int64_t)c.log_bytes);
+	metric_set(out, first + 4, 1, (int64_t)c.snap_bytes);
+	metric_set(out, first + 4, 2, (int64_t)c.queue_bytes);
+}
