@@ -220,7 +220,7 @@ static enum err damaged(struct meta_reader *r, uint64_t sector, const char *what
 			struct why *why)
 {
 	return why_set(why, ERR_CORRUPT, "%s is damaged at byte %llu: %s", r->name,
-		       (unsigned long long)(sector * META_SECTOR), what);
+		       (unsigned long long)sector * META_SECTOR, what);
 }
 
 static enum err check_head(struct meta_reader *r, enum meta_kind kind, struct why *why)
@@ -250,7 +250,7 @@ enum err meta_reader_init(struct meta_reader *r, struct meta_file *file, const c
 		return why_set(why, e, "cannot look at %s: %s", name, err_text(e));
 	r->window_size =
 		MIN_OF((r->size / META_SECTOR + 1) * META_SECTOR, (uint64_t)WINDOW_MAX);
-	r->window = malloc(r->window_size);
+	r->window = calloc(1, r->window_size);
 	if (!r->window)
 		return ERR_NO_MEMORY;
 	const uint8_t *p = sector_at(r, 0, &e);
