@@ -189,15 +189,29 @@ static const struct conf_row *row_named(const struct conf_schema *s, const char 
 	return NULL;
 }
 
+/* Has it settings with its own section's name? A library or a tool may have none. */
+static bool is_service(const struct conf_schema *s)
+{
+	for (size_t p = 0; p < s->n_parts; p++)
+		for (size_t i = 0; i < s->parts[p].n; i++)
+			if (s->parts[p].rows[i].name[0] == '.')
+				return true;
+	return false;
+}
+
 /* Is it the same setting in every service, each with a section's name in front or none? */
 static bool in_all(const struct page *g, const struct conf_row *r)
 {
+	size_t n = 0;
 	for (size_t s = 0; s < g->n; s++) {
 		const struct conf_row *other = row_named(g->schemas[s], r->name);
+		if (r->name[0] == '.' && !is_service(g->schemas[s]))
+			continue;
 		if (!other || strcmp(other->doc, r->doc) != 0)
 			return false;
+		n++;
 	}
-	return r->name[0] != '.' || g->n > 1;
+	return r->name[0] != '.' || n > 1;
 }
 
 /* Has a schema before the at-th an absolute name too? */
@@ -214,8 +228,9 @@ static void page_default(const struct page *g, const struct conf_row *r, bool sh
 {
 	const char *last = NULL, *comma = "";
 	for (size_t s = 0; s < (shared ? g->n : 1); s++) {
-		const char *def = shared ? row_named(g->schemas[s], r->name)->def : r->def;
-		if (last && strcmp(last, def) == 0)
+		const struct conf_row *o = shared ? row_named(g->schemas[s], r->name) : r;
+		const char *def = o ? o->def : last;
+		if (!o || (last && strcmp(last, def) == 0))
 			continue;
 		if (*def || last) {
 			buf_printf(g->out, "%s`", comma);
@@ -342,7 +357,8 @@ void conf_page(const struct conf_schema *const *schemas, size_t n, struct buf *o
 	const struct page g = { .schemas = schemas, .n = n, .out = out };
 	buf_printf(out, "%s\n## All services\n\n`SERVICE` is one of:", head);
 	for (size_t s = 0; s < n; s++)
-		buf_printf(out, " `%s`", schemas[s]->service);
+		if (is_service(schemas[s]))
+			buf_printf(out, " `%s`", schemas[s]->service);
 	buf_printf(out, ". Defaults that differ stand in that order.\n");
 	for (size_t s = 0; s < n; s++) {
 		if (s == 0)

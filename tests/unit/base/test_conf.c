@@ -769,6 +769,32 @@ static const struct conf_schema other_schema = {
 	2, NULL
 };
 
+/* A program that has no section of its own (a library) leaves what services share as it is. */
+Test(conf, page_of_a_program_without_a_section, .timeout = 5)
+{
+	struct tool {
+		bool fast;
+	};
+#define CONF_T struct tool
+	static const struct conf_row rows[] = { CONF_ROW(bool, fast, "tool.fast", "false", "",
+							 "", 0, "in a hurry") };
+#undef CONF_T
+	static const struct conf_part parts[] = { { .rows = rows, .n = 1 } };
+	static const struct conf_schema tool = { "tool", parts, 1, NULL };
+	const struct conf_schema *const all[] = { &sample_schema, &other_schema, &tool };
+	struct buf b = BUF_INIT(1 << 18);
+	conf_page(all, 3, &b);
+	buf_put(&b, "", 1);
+	cr_assert_eq(buf_err(&b), ERR_NONE);
+	const char *text = (const char *)b.p;
+	cr_expect(strstr(text, "| `SERVICE.listen` |"), "%s", text);
+	cr_expect(strstr(text, "## tool\n\n| name") && strstr(text, "| `tool.fast` |"), "%s",
+		  text);
+	cr_expect_null(strstr(text, "is one of: `master` `owner` `tool`"));
+	buf_fini(&b);
+	NO_LEAKS();
+}
+
 Test(conf, page, .timeout = 5)
 {
 	const struct conf_schema *const all[] = { &sample_schema, &other_schema };
