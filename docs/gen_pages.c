@@ -47,10 +47,11 @@ static bool good(enum err e, const struct why *w)
 
 static void write_settings(struct page_run *r)
 {
-	const struct conf_schema *all[SERVICES_MAX + 1] = {
+	const struct conf_schema *all[SERVICES_MAX + 3] = {
 #define SCHEMA(tag, name, exe, folder) tag##_def.conf,
 		SERVICES(SCHEMA)
 #undef SCHEMA
+			&client_schema, &up_schema,
 	};
 	size_t n = 0;
 	struct buf b = BUF_INIT(PAGE_BYTES_MAX);

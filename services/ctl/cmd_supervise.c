@@ -45,7 +45,7 @@ int cmd_supervise(struct cli *c)
 			o->bin[i][0] = '\0';
 	for (size_t i = 0; i < c->n_sets; i++)
 		o->sets[o->n_sets++] = c->sets[i];
-	o->grace_ms = up.grace_ms;
+	o->grace_ms = up.stop_ms;
 	o->log_bytes = up.log_bytes;
 	int code = sup_run(o);
 	free(o);

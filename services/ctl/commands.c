@@ -53,6 +53,19 @@ const struct cmd cli_cmds[] = {
 	  .examples =
 		"pomelo status\n"
 		"pomelo status --json\n" },
+	{ .name = "config", .args = "[NAME]", .fn = cmd_config, .args_max = 1,
+	  .words = "master agent owner planner pg client up",
+	  .summary = "every setting: its value and where it comes from",
+	  .help =
+		"NAME is a service (also client, up) or a setting. Strongest first, a value comes from a\n"
+		"flag, the environment, DIR/pomelo.conf, a foreign name (MOONCAKE_*), or it is the default.\n"
+		"Works without a running cluster; secrets are never shown. -v adds range and meaning.\n"
+		"Exit code 2 when a setting is wrong, as the start would.\n",
+	  .examples =
+		"pomelo config\n"
+		"pomelo config master -v\n"
+		"pomelo config beat_ms\n"
+		"pomelo config --set up.grace_ms=500 --json\n" },
 	{ .name = "doctor", .args = "", .fn = cmd_doctor,
 	  .summary = "what this machine lacks, and the remedy",
 	  .help =

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ctl.h"
 #include "bin.h"
+#include "conf_up.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,10 @@ enum err ctl_dirs(struct cli *c, struct where *out)
 				.secret_file = c->secret_file,
 				.env = (const char *(*)(const char *))getenv,
 				.root = geteuid() == 0 };
-	return where_find(&w, out, &c->why);
+	enum err e = where_find(&w, out, &c->why);
+	if (e == ERR_NONE)
+		up_conf_where(out);
+	return e;
 }
 
 uint64_t ctl_now_ns(void)

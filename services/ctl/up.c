@@ -2,9 +2,11 @@
 #include "up.h"
 #include "base/conf.h"
 #include "base/json_out.h"
+#include "config.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TRIES = 3, UP_FILE_BYTES_MAX = 1 << 20 };
 
@@ -154,8 +156,7 @@ static enum err record(const struct where *d, const struct up_sets *s, struct wh
 	return e;
 }
 
-/* What the running services were started with; an absent or broken file is no settings. */
-static void recall(const struct where *d, struct up_sets *out)
+void up_sets_recall(const struct where *d, struct up_sets *out)
 {
 	char path[PATH_BYTES_MAX];
 	struct buf b = BUF_INIT(UP_FILE_BYTES_MAX + 1);
@@ -184,13 +185,33 @@ static bool same(const struct up_sets *a, const struct up_sets *b)
 	return eq;
 }
 
+/* As every service would judge them, and the file and the environment too, before one is started. */
+static enum err check(const struct where *d, const struct up_sets *s, struct why *why)
+{
+	static const char *const own[][2] = { { "data=", "--data DIR" },
+					      { "run_dir=", "--run-dir DIR" },
+					      { "secret_file=", "--secret-file FILE" } };
+	struct config k;
+	for (size_t i = 0; i < s->n; i++)
+		for (size_t f = 0; f < ARRAY_LEN(own); f++)
+			if (strncmp(s->v[i], own[f][0], strlen(own[f][0])) == 0)
+				return why_set(why, ERR_INVALID_PARAMS,
+					       "--set %.100s: give it as %s", s->v[i],
+					       own[f][1]);
+	enum err e = config_load(&k, d, (const char *const *)s->v, s->n, environ, why);
+	config_free(&k);
+	return e;
+}
+
 enum err up_sets_take(struct cli *c, const struct where *d, struct up_sets *out)
 {
 	struct up_sets old = { 0 };
 	enum err e = wishes(c, out);
+	if (e == ERR_NONE)
+		e = check(d, out, &c->why);
 	if (e != ERR_NONE || !run_any_held(d->run))
 		return e != ERR_NONE ? e : record(d, out, &c->why);
-	recall(d, &old);
+	up_sets_recall(d, &old);
 	if (out->n > 0 && !same(&old, out)) {
 		up_sets_fini(&old);
 		return why_set(

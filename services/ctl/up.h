@@ -50,6 +50,8 @@ struct up_sets {
  * with (run/up.json) count, and other wishes are refused with a word; else they are recorded there.
  */
 enum err up_sets_take(struct cli *c, const struct where *d, struct up_sets *out) MUST_CHECK;
+/* What the running services were started with; an absent or broken file is no settings. */
+void up_sets_recall(const struct where *d, struct up_sets *out);
 void up_sets_fini(struct up_sets *s);
 
 /* Stops all, silently; for an `up` that failed. */

@@ -4,8 +4,11 @@
 
 #include "svc/svc.h"
 
+#include "conf.def"
+
 struct own {
 	struct svc svc; /* first: svc.h */
+	OWNER_CONF(CONF_FIELD)
 };
 
 extern const struct svc_def own_def;

@@ -13,12 +13,6 @@
 static const char *const service_names[SDK_SERVICES] = { "master", "agent", "owner", "planner",
 							 "pg" };
 
-#define CONF_T struct client_conf
-static const struct conf_row conf_rows[] = { CLIENT_CONF(CONF_ROW) };
-static const struct conf_part conf_parts[] = { { .rows = conf_rows,
-						 .n = ARRAY_LEN(conf_rows) } };
-const struct conf_schema client_schema = { "client", conf_parts, ARRAY_LEN(conf_parts), NULL };
-
 int sdk_usable(const struct pml *p, struct pml_error *err)
 {
 	if (!p)
@@ -157,33 +151,6 @@ static enum err start_thread(struct pml *p)
 	return sys == 0 ? ERR_NONE : err_from_errno(sys);
 }
 
-static enum err read_settings(struct pml *p, const struct pml_open_opts *o, struct why *why)
-{
-	char file[PATH_BYTES_MAX];
-	enum err e = conf_new(&client_schema, &p->set, &p->conf);
-	if (e == ERR_NONE && o->masters) {
-		if (asprintf(&p->masters_text, "client.masters=%s", o->masters) < 0)
-			return ERR_NO_MEMORY;
-		e = conf_set(p->conf, p->masters_text, why);
-	}
-	if (e == ERR_NONE)
-		e = conf_env(p->conf, environ, why);
-	if (e == ERR_NONE)
-		e = path_join(file, p->where.path, "pomelo.conf", why);
-	if (e == ERR_NONE)
-		e = conf_file(p->conf, file, false, why);
-	if (e == ERR_NONE)
-		e = conf_end(p->conf, why);
-	if (e != ERR_NONE)
-		return e;
-	p->deadline_ms = o->deadline_ms ? o->deadline_ms : (uint32_t)p->set.deadline_ms;
-	p->calls_max = o->calls_max ? o->calls_max : p->set.calls_max;
-	if (p->calls_max > SDK_CALLS_TOP)
-		return why_set(why, ERR_INVALID_PARAMS, "calls_max = %u: out of 1..%d",
-			       p->calls_max, SDK_CALLS_TOP);
-	return ERR_NONE;
-}
-
 static enum err take_tenant(struct pml *p, const char *tenant, struct why *why)
 {
 	if (!tenant)
@@ -208,7 +175,7 @@ static enum err prepare(struct pml *p, const struct pml_open_opts *o, struct why
 	if (e == ERR_NONE)
 		e = take_tenant(p, o->tenant, why);
 	if (e == ERR_NONE)
-		e = read_settings(p, o, why);
+		e = sdk_conf_read(p, o, why);
 	if (e == ERR_NONE)
 		e = keyring_load(p->where.secret, &p->keys, why);
 	if (e == ERR_NONE && !keyring_holds(p->keys, ROLE_CLIENT, p->tenant))

@@ -43,8 +43,8 @@ size_t endpoints_parse(struct bytes text, const char *service, char *addrs[SDK_A
 static size_t from_masters(const struct pml *p, char *addrs[SDK_ADDRS_MAX])
 {
 	size_t n = 0;
-	for (size_t i = 0; i < p->set.masters.n && n < SDK_ADDRS_MAX; i++) {
-		addrs[n] = strdup(p->set.masters.v[i]);
+	for (size_t i = 0; i < p->masters.n && n < SDK_ADDRS_MAX; i++) {
+		addrs[n] = strdup(p->masters.v[i]);
 		n += addrs[n] != NULL;
 	}
 	return n;
@@ -55,7 +55,7 @@ size_t endpoints_of(const struct pml *p, const char *service, char *addrs[SDK_AD
 	char path[PATH_BYTES_MAX], sock[PATH_BYTES_MAX];
 	struct buf text = BUF_INIT(FILE_BYTES_MAX + 1);
 	size_t n = 0;
-	if (strcmp(service, "master") == 0 && p->set.masters.n > 0)
+	if (strcmp(service, "master") == 0 && p->masters.n > 0)
 		return from_masters(p, addrs);
 	if (path_join(path, p->where.run, "endpoints.json", NULL) == ERR_NONE &&
 	    path_read(path, FILE_BYTES_MAX, &text, NULL) == ERR_NONE)

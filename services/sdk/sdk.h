@@ -26,6 +26,7 @@
 #include "pml.h"
 #include "rpc/auth.h"
 #include "rpc/rpc.h"
+#include "svc/conf_common.def"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -65,19 +66,24 @@ bool sdk_opts(void *out, size_t out_size, const void *in);
 
 /* clang-format off */
 #define CLIENT_CONF(F) \
-	F(addrs, masters, "client.masters", "", "", "8", 0, \
-	  "addresses of the masters; unset: the one on this data folder") \
-	F(ms, deadline_ms, ".deadline_ms", "30000", "1", "86400000", 0, \
+	F(addrs, client_masters, "client.masters", "", "", "8", 0, \
+	  "addresses of the masters, for clients that take another way than `masters`") \
+	F(ms, deadline_ms, "client.deadline_ms", "30000", "1", "86400000", 0, \
 	  "time for a call that names none") \
-	F(u32, calls_max, ".calls_max", "4096", "1", "1048576", 0, \
+	F(u32, calls_max, "client.calls_max", "4096", "1", "1048576", 0, \
 	  "calls of one handle under way at once; more are BUSY")
 /* clang-format on */
 
 struct client_conf {
+	SVC_CLUSTER_CONF(CONF_FIELD)
 	CLIENT_CONF(CONF_FIELD)
 };
 
 extern const struct conf_schema client_schema;
+
+/* conf.c: settings, deadlines and limits of the handle; where, once more, by what the file says. */
+enum err sdk_conf_read(struct pml *p, const struct pml_open_opts *o, struct why *why)
+	MUST_CHECK;
 
 /* ---- handle ---- */
 
@@ -92,7 +98,8 @@ struct pml {
 	struct where where;
 	struct conf *conf;
 	struct client_conf set;
-	char *masters_text; /* pml_open_opts.masters as a setting */
+	char *masters_text;	  /* pml_open_opts.masters as a setting */
+	struct conf_list masters; /* of `conf` */
 	char tenant[TENANT_MAX + 1];
 	uint32_t deadline_ms, calls_max;
 	uint8_t instance[16];

@@ -4,8 +4,11 @@
 
 #include "svc/svc.h"
 
+#include "conf.def"
+
 struct xfa {
 	struct svc svc; /* first: svc.h */
+	AGENT_CONF(CONF_FIELD)
 };
 
 extern const struct svc_def xfa_def;
