@@ -251,6 +251,15 @@ static void mask(struct ep_buf *b, int32_t *active, uint32_t r, uint32_t slot, u
 	active[r] = 0;
 }
 
+/* The caller's mask joins ours, which is sticky; the caller sees both. */
+static void take_mask(struct ep_buf *b, int32_t *active)
+{
+	for (uint32_t r = 0; r < b->shape.n_ranks; r++) {
+		b->masked[r] |= active[r] == 0;
+		active[r] = b->masked[r] ? 0 : active[r];
+	}
+}
+
 /* Masks every rank whose flag does not come. */
 static void wait_all(struct ep_buf *b, uint32_t slot, enum ep_flag f, uint64_t stamp,
 		     uint64_t end_us, int32_t *active)
@@ -274,8 +283,7 @@ static enum err host_publish(struct ep_buf *b, struct ep_handle *h, struct why *
 	enum err e = route_check(a->topk, a->n_tokens, a->top_k, a->n_experts, why);
 	if (e != ERR_NONE)
 		return e;
-	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
-		b->masked[r] |= a->active[r] == 0;
+	take_mask(b, a->active);
 	const struct ep_layout *l = &b->layout;
 	uint64_t stamp = layout_stamp(b->epoch, h->count),
 		 before = layout_stamp(b->epoch, h->count - 1);
@@ -452,6 +460,7 @@ static enum err host_combine(struct ep_buf *b, struct ep_handle *h,
 {
 	(void)why;
 	uint64_t stamp = layout_stamp(b->epoch, h->count);
+	take_mask(b, a->active);
 	if (!(a->flags & EP_ZERO_COPY))
 		copy_y(b, h, a->y);
 	raise_flags(b, h->slot, EP_Y_READY, stamp);
