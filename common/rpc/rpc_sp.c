@@ -260,7 +260,9 @@ static void sp_reply(struct eng_server *s, struct eng_token t, const struct byte
 	}
 	for (int i = 0; i < n; i++)
 		all[i + 1] = parts[i];
-	sp_pipe_send(&c->pipe, all, n + 1);
+	if (!sp_pipe_send(&c->pipe, all, n + 1))
+		sp_pipe_break(&c->pipe,
+			      UV_ENOMEM); /* or it is closing: then this does nothing */
 	if (s->o.counters->bytes_queued > s->o.limits.queue_bytes_max)
 		shed_queue(s);
 	token_end(s, t);
