@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/names.h"
+
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static char seed_here;
+
+static uint64_t hash_of(struct bytes b)
+{
+	return XXH3_64bits_withSeed(b.p, b.n, (uint64_t)(uintptr_t)&seed_here);
+}
+
+void names_fini(struct names *s)
+{
+	free(s->name);
+	free(s->slots);
+	free(s->tags);
+	*s = (struct names){ 0 };
+}
+
+static bool same(struct bytes a, struct bytes b)
+{
+	return a.n == b.n && (!a.n || memcmp(a.p, b.p, a.n) == 0);
+}
+
+/* The slot of b, or the free one where it would go. */
+static uint32_t slot_of(const struct names *s, struct bytes b, uint64_t h)
+{
+	uint32_t mask = s->n_slots - 1, i = (uint32_t)h & mask;
+	for (; s->slots[i]; i = (i + 1) & mask)
+		if (s->tags[i] == (uint32_t)(h >> 32) && same(s->name[s->slots[i] - 1], b))
+			break;
+	return i;
+}
+
+static bool slots_grow(struct names *s)
+{
+	uint32_t n = s->n_slots ? s->n_slots * 2 : 64;
+	uint32_t *slots = calloc(n, sizeof(*slots)), *tags = malloc(n * sizeof(*tags));
+	if (!slots || !tags) {
+		free(slots);
+		free(tags);
+		return false;
+	}
+	for (uint32_t i = 0; i < s->n; i++) {
+		uint64_t h = hash_of(s->name[i]);
+		uint32_t k = (uint32_t)h & (n - 1);
+		while (slots[k])
+			k = (k + 1) & (n - 1);
+		slots[k] = i + 1;
+		tags[k] = (uint32_t)(h >> 32);
+	}
+	free(s->slots);
+	free(s->tags);
+	s->slots = slots;
+	s->tags = tags;
+	s->n_slots = n;
+	return true;
+}
+
+static bool room(struct names *s)
+{
+	if (s->n >= s->n_slots / 2 && (s->n >= 1u << 30 || !slots_grow(s)))
+		return false;
+	if (s->n < s->cap)
+		return true;
+	uint32_t cap = s->cap ? s->cap * 2 : 64;
+	struct bytes *p = realloc(s->name, cap * sizeof(*p));
+	if (!p)
+		return false;
+	s->name = p;
+	s->cap = cap;
+	return true;
+}
+
+uint32_t names_put(struct names *s, struct bytes b, struct arena *mem)
+{
+	if (!room(s))
+		return NAMES_NONE;
+	uint64_t h = hash_of(b);
+	uint32_t i = slot_of(s, b, h);
+	if (s->slots[i])
+		return s->slots[i] - 1;
+	uint8_t *p = arena_alloc(mem, MAX_OF(b.n, 1));
+	if (!p)
+		return NAMES_NONE;
+	memcpy(p, b.p, b.n);
+	s->name[s->n] = BYTES(p, b.n);
+	s->slots[i] = ++s->n;
+	s->tags[i] = (uint32_t)(h >> 32);
+	return s->n - 1;
+}
+
+uint32_t names_find(const struct names *s, struct bytes b)
+{
+	if (!s->n)
+		return NAMES_NONE;
+	uint32_t i = slot_of(s, b, hash_of(b));
+	return s->slots[i] ? s->slots[i] - 1 : NAMES_NONE;
+}
+
+/* ---- sorting ---- */
+
+struct keyed {
+	uint64_t key;
+	uint32_t idx;
+};
+
+struct source {
+	struct bytes (*name)(const void *ctx, uint32_t i);
+	const void *ctx;
+};
+
+static int cmp(struct bytes a, struct bytes b)
+{
+	size_t n = MIN_OF(a.n, b.n);
+	int c = n ? memcmp(a.p, b.p, n) : 0;
+	return c ? c : (a.n > b.n) - (a.n < b.n);
+}
+
+static bool sorted(const struct source *s, uint32_t n)
+{
+	struct bytes last = { 0 };
+	for (uint32_t i = 0; i < n; i++) {
+		struct bytes b = s->name(s->ctx, i);
+		if (i && cmp(last, b) > 0)
+			return false;
+		last = b;
+	}
+	return true;
+}
+
+static size_t common(const struct source *s, uint32_t n)
+{
+	struct bytes a = s->name(s->ctx, 0);
+	size_t k = a.n;
+	for (uint32_t i = 1; i < n && k; i++) {
+		struct bytes b = s->name(s->ctx, i);
+		k = MIN_OF(k, b.n);
+		if (memcmp(a.p, b.p, k) == 0)
+			continue;
+		for (k = 0; a.p[k] == b.p[k];)
+			k++;
+	}
+	return k;
+}
+
+static uint64_t key_at(struct bytes b, size_t skip)
+{
+	uint64_t v = 0;
+	if (b.n - skip >= 8) {
+		memcpy(&v, b.p + skip, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+		v = __builtin_bswap64(v);
+#endif
+		return v;
+	}
+	for (size_t i = 0; i < 8; i++)
+		v = v << 8 | (skip + i < b.n ? b.p[skip + i] : 0);
+	return v;
+}
+
+static void radix(struct keyed **a, struct keyed **b, uint32_t n)
+{
+	uint32_t count[8][256];
+	memset(count, 0, sizeof(count));
+	for (uint32_t i = 0; i < n; i++)
+		for (int k = 0; k < 8; k++)
+			count[k][(*a)[i].key >> 8 * k & 255]++;
+	for (int k = 0; k < 8; k++) {
+		uint32_t at[256], sum = 0;
+		if (count[k][(*a)[0].key >> 8 * k & 255] == n)
+			continue; /* all have the same byte here */
+		for (int c = 0; c < 256; c++) {
+			at[c] = sum;
+			sum += count[k][c];
+		}
+		for (uint32_t i = 0; i < n; i++)
+			(*b)[at[(*a)[i].key >> 8 * k & 255]++] = (*a)[i];
+		struct keyed *t = *a;
+		*a = *b;
+		*b = t;
+	}
+}
+
+static int tie(const void *x, const void *y, void *arg)
+{
+	const struct source *s = arg;
+	uint32_t i = ((const struct keyed *)x)->idx, k = ((const struct keyed *)y)->idx;
+	int c = cmp(s->name(s->ctx, i), s->name(s->ctx, k));
+	return c ? c : (i > k) - (i < k);
+}
+
+static void ties(struct source *s, struct keyed *a, uint32_t n)
+{
+	for (uint32_t i = 0, k; i < n; i = k) {
+		for (k = i + 1; k < n && a[k].key == a[i].key; k++)
+			;
+		if (k - i > 1)
+			qsort_r(a + i, k - i, sizeof(*a), tie, s);
+	}
+}
+
+bool names_sort(struct bytes (*name)(const void *ctx, uint32_t i), const void *ctx, uint32_t n,
+		uint32_t *order)
+{
+	struct source s = { name, ctx };
+	if (sorted(&s, n)) {
+		for (uint32_t i = 0; i < n; i++)
+			order[i] = i;
+		return true;
+	}
+	struct keyed *a = malloc(n * sizeof(*a)), *b = malloc(n * sizeof(*b));
+	if (a && b) {
+		size_t skip = common(&s, n);
+		for (uint32_t i = 0; i < n; i++)
+			a[i] = (struct keyed){ key_at(name(ctx, i), skip), i };
+		radix(&a, &b, n);
+		ties(&s, a, n);
+		for (uint32_t i = 0; i < n; i++)
+			order[i] = a[i].idx;
+	}
+	bool ok = a && b;
+	free(a);
+	free(b);
+	return ok;
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Canonical text of a placement, the ids derived from it, and look-ups by name. */
+#include "reshard/place_priv.h"
+
+void rank_text(const struct rank *r, struct text_out *o)
+{
+	text_lit(o, "{\"dp\":");
+	text_u64(o, r->c[AX_DP]);
+	text_lit(o, ",\"ep\":");
+	text_u64(o, r->c[AX_EP]);
+	text_lit(o, ",\"pp\":");
+	text_u64(o, r->c[AX_PP]);
+	text_lit(o, ",\"tp\":");
+	text_u64(o, r->c[AX_TP]);
+	text_lit(o, "}");
+}
+
+static void axis_text(const struct axis *x, int kind, struct text_out *o)
+{
+	text_lit(o, "{");
+	if (x->sem == SEM_SPLIT) {
+		text_lit(o, "\"dim\":");
+		text_u64(o, x->dim);
+		text_lit(o, ",");
+	}
+	text_lit(o, "\"kind\":\"");
+	text_raw(o, axis_names[kind], 2);
+	text_lit(o, "\",\"semantics\":\"");
+	text_raw(o, sem_names[x->sem], strlen(sem_names[x->sem]));
+	text_lit(o, "\"}");
+}
+
+static void axes_text(const struct tensor *t, struct text_out *o)
+{
+	bool any = false;
+	for (int k = 0; k < AX_N; k++) {
+		if (t->axes[k].sem == SEM_NONE)
+			continue;
+		if (any)
+			text_lit(o, ",");
+		any = true;
+		axis_text(&t->axes[k], k, o);
+	}
+}
+
+void place_tensor_text(const struct tensor *t, struct text_out *o)
+{
+	text_lit(o, "{\"dtype\":");
+	text_str(o, t->dtype);
+	text_lit(o, ",\"expert_id\":");
+	text_u64_null(o, t->has_expert, t->expert);
+	text_lit(o, ",\"global_shape\":");
+	text_u64s(o, t->shape, t->n_dims);
+	text_lit(o, ",\"itemsize\":");
+	text_u64(o, t->itemsize);
+	text_lit(o, ",\"layer_id\":");
+	text_u64_null(o, t->has_layer, t->layer);
+	text_lit(o, ",\"layout_fingerprint\":");
+	text_str(o, t->layout);
+	text_lit(o, ",\"parallel_axes\":[");
+	axes_text(t, o);
+	text_lit(o, "],\"shard_dims\":");
+	text_u64s(o, t->shard_dims, t->n_shard);
+	text_lit(o, ",\"tensor_id\":");
+	text_str(o, t->id);
+	text_lit(o, "}");
+}
+
+static void members_text(const struct place_new *b, const struct place *p, struct text_out *o)
+{
+	uint32_t n = b ? b->n_members : p->n_parts;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct member *m = b ? &b->members[b->member_order[i]] : NULL;
+		if (i)
+			text_lit(o, ",");
+		text_lit(o, "{\"participant_id\":");
+		text_str(o, m ? m->id : p->parts[i].id);
+		text_lit(o, ",\"rank\":");
+		rank_text(m ? &m->rank : &p->parts[i].rank, o);
+		text_lit(o, "}");
+	}
+}
+
+/* b: before there are parts, for the id; NULL: with the id. */
+static void topology_text(const struct place_new *b, const struct place *p, struct text_out *o)
+{
+	text_lit(o, "{\"dp_size\":");
+	text_u64(o, p->size[AX_DP]);
+	text_lit(o, ",\"ep_size\":");
+	text_u64(o, p->size[AX_EP]);
+	text_lit(o, ",\"participants\":[");
+	members_text(b, p, o);
+	text_lit(o, "],\"pp_size\":");
+	text_u64(o, p->size[AX_PP]);
+	if (b) {
+		text_lit(o, ",\"schema\":\"weight-parallel-topology\"");
+	} else {
+		text_lit(o, ",\"topology_id\":\"");
+		text_raw(o, p->topology_id, DERIVED_ID_LEN);
+		text_lit(o, "\"");
+	}
+	text_lit(o, ",\"tp_size\":");
+	text_u64(o, p->size[AX_TP]);
+	text_lit(o, "}");
+}
+
+static void names_text(struct text_out *o, const struct bytes *v, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (i)
+			text_lit(o, ",");
+		text_str(o, v[i]);
+	}
+}
+
+/* What a fragment's text begins and ends with; in between come id or schema. */
+static void frag_head(const struct frag *f, struct text_out *o, const struct bytes *alias,
+		      uint32_t n_alias)
+{
+	text_lit(o, "{\"aliases\":[");
+	names_text(o, alias, n_alias);
+	text_lit(o, "],\"global_offset\":");
+	text_u64s(o, f->box, f->n_dims);
+	text_lit(o, ",\"local_shape\":");
+	text_u64s(o, f->box + f->n_dims, f->n_dims);
+	text_lit(o, ",\"nbytes\":");
+	text_u64(o, f->nbytes);
+	if (f->has_stage) {
+		text_lit(o, ",\"pipeline_stage_id\":");
+		text_u64(o, f->stage);
+	}
+}
+
+static void parts_text(const struct place *p, struct text_out *o)
+{
+	for (uint32_t i = 0; i < p->n_parts; i++) {
+		const struct part *q = &p->parts[i];
+		if (i)
+			text_lit(o, ",");
+		text_lit(o, "{\"fragments\":[");
+		for (uint32_t k = q->first; k < q->first + q->n; k++) {
+			const struct frag *f = &p->frags[k];
+			const struct alias *a = &p->aliases[f->alias];
+			if (k > q->first)
+				text_lit(o, ",");
+			frag_head(f, o, a->names, a->n);
+			text_lit(o, ",\"placement_fragment_id\":");
+			text_str(o, f->id);
+			text_lit(o, ",\"rank\":");
+			rank_text(&q->rank, o);
+			text_lit(o, ",\"tensor_id\":");
+			text_str(o, p->tensors[f->tensor].id);
+			text_lit(o, "}");
+		}
+		text_lit(o, "],\"participant_id\":");
+		text_str(o, q->id);
+		text_lit(o, ",\"rank\":");
+		rank_text(&q->rank, o);
+		text_lit(o, "}");
+	}
+}
+
+/* Behind the parts and the placement's id. schema: the text that the id is derived from. */
+static void rest_text(const struct place *p, struct text_out *o, bool schema)
+{
+	text_lit(o, "\"placement_set_id\":");
+	text_str(o, p->set_id);
+	text_lit(o, ",\"resource_id\":");
+	text_str(o, p->resource_id);
+	if (!schema)
+		text_lit(o, ",\"resource_kind\":\"model_weight\"");
+	text_lit(o, ",\"revision\":");
+	text_str(o, p->revision);
+	if (schema)
+		text_lit(o, ",\"schema\":\"complete-weight-placement\"");
+	text_lit(o, ",\"tensors\":[");
+	for (uint32_t i = 0; i < p->n_tensors; i++) {
+		if (i)
+			text_lit(o, ",");
+		place_tensor_text(&p->tensors[i], o);
+	}
+	text_lit(o, "],\"topology\":");
+	topology_text(NULL, p, o);
+	text_lit(o, ",\"weight_generation\":");
+	text_u64(o, p->generation);
+	text_lit(o, "}");
+}
+
+static void id_text(const struct place *p, struct text_out *o)
+{
+	text_lit(o, "\"placement_id\":\"");
+	text_raw(o, p->id, DERIVED_ID_LEN);
+	text_lit(o, "\",");
+}
+
+void place_text(const struct place *p, struct text_out *o)
+{
+	text_lit(o, "{\"parts\":[");
+	parts_text(p, o);
+	text_lit(o, "],");
+	id_text(p, o);
+	rest_text(p, o, false);
+}
+
+/* ---- derived ids ---- */
+
+static void derived(struct sha *s, char out[DERIVED_ID_LEN])
+{
+	memcpy(out, "sha256:", 7);
+	sha_hex(s, out + 7);
+}
+
+struct hashing {
+	struct sha sha, fork;
+	struct text_out *o;
+};
+
+static void hashing_end(struct hashing *h)
+{
+	sha_fini(&h->sha);
+	sha_fini(&h->fork);
+	free(h->o);
+}
+
+static bool hashing_begin(struct place_new *b, struct hashing *h)
+{
+	*h = (struct hashing){ .o = malloc(sizeof(*h->o)) };
+	if (!h->o || sha_init(&h->sha) != ERR_NONE || sha_init(&h->fork) != ERR_NONE) {
+		hashing_end(h);
+		return place_no_memory(b);
+	}
+	text_init(h->o, &h->sha, false);
+	return true;
+}
+
+bool place_derive_topology(struct place_new *b)
+{
+	struct place *p = b->p;
+	struct hashing h;
+	if (!hashing_begin(b, &h))
+		return false;
+	topology_text(b, p, h.o);
+	text_flush(h.o);
+	derived(&h.sha, p->topology_id);
+	hashing_end(&h);
+	return !b->topology_id.p ||
+	       bytes_eq(b->topology_id, BYTES(p->topology_id, DERIVED_ID_LEN)) ||
+	       place_fail(b, RULE_ID_TOPOLOGY, "another id follows from the topology",
+			  "topology.topology_id");
+}
+
+/* The group's names, sorted: it is not resolved yet. */
+static bool group_names(struct place_new *b, uint32_t g, struct bytes **out, uint32_t *n)
+{
+	*out = NULL;
+	*n = b->p->aliases[g].n;
+	if (!*n)
+		return true;
+	struct bytes raw = b->groups.name[g - 1];
+	const uint32_t *v = (const uint32_t *)(const void *)raw.p;
+	*out = malloc(*n * sizeof(**out));
+	if (!*out)
+		return place_no_memory(b);
+	for (uint32_t i = 0; i < *n; i++) {
+		struct bytes name = b->names.name[v[i]];
+		uint32_t k = i;
+		for (; k > 0 && bytes_cmp((*out)[k - 1], name) > 0; k--)
+			(*out)[k] = (*out)[k - 1];
+		(*out)[k] = name;
+	}
+	return true;
+}
+
+static bool derive_frag(struct place_new *b, struct hashing *h, struct frag *f)
+{
+	struct bytes *names;
+	uint32_t n;
+	char *id = place_alloc(b, DERIVED_ID_LEN);
+	if (!id || !group_names(b, f->alias, &names, &n))
+		return false;
+	frag_head(f, h->o, names, n);
+	free(names);
+	text_lit(h->o, ",\"rank\":");
+	rank_text(&b->parts[f->part].rank, h->o);
+	text_lit(h->o, ",\"schema\":\"weight-placement-fragment\",\"tensor_id\":");
+	text_str(h->o, b->p->tensors[f->tensor].id);
+	text_lit(h->o, "}");
+	text_flush(h->o);
+	derived(&h->sha, id);
+	f->id = BYTES(id, DERIVED_ID_LEN);
+	return true;
+}
+
+bool place_derive_frags(struct place_new *b)
+{
+	struct place *p = b->p;
+	struct hashing h;
+	bool ok = true;
+	if (!hashing_begin(b, &h))
+		return false;
+	for (uint32_t i = 0; ok && i < p->n_frags; i++) {
+		if (!p->frags[i].id.p)
+			ok = derive_frag(b, &h, &p->frags[i]);
+		if ((i & 1023) == 0 && !box_work_take(&b->work, 1024))
+			ok = place_work_fail(b, &b->work);
+	}
+	hashing_end(&h);
+	return ok;
+}
+
+/* The text the id is derived from and the canonical text begin alike: {"parts":[...]," is hashed
+ * once, and that is most of it. */
+bool place_derive(struct place_new *b)
+{
+	struct place *p = b->p;
+	struct hashing h;
+	if (!hashing_begin(b, &h))
+		return false;
+	text_lit(h.o, "{\"parts\":[");
+	parts_text(p, h.o);
+	text_lit(h.o, "],");
+	text_flush(h.o);
+	uint64_t head = text_bytes(h.o);
+	sha_copy(&h.fork, &h.sha);
+	rest_text(p, h.o, true);
+	text_flush(h.o);
+	derived(&h.sha, p->id);
+	text_init(h.o, &h.fork, false);
+	id_text(p, h.o);
+	rest_text(p, h.o, false);
+	text_flush(h.o);
+	p->text_bytes = head + text_bytes(h.o);
+	sha_hex(&h.fork, p->digest);
+	hashing_end(&h);
+	return !b->place_id.p || bytes_eq(b->place_id, BYTES(p->id, DERIVED_ID_LEN)) ||
+	       place_fail(b, RULE_ID_PLACEMENT, "another id follows from the placement",
+			  "placement_id");
+}
+
+/* ---- look-ups ---- */
+
+uint32_t place_find_part(const struct place *p, struct bytes id)
+{
+	uint32_t lo = 0, hi = p->n_parts;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		int c = bytes_cmp(p->parts[mid].id, id);
+		if (c == 0)
+			return mid;
+		*(c < 0 ? &lo : &hi) = c < 0 ? mid + 1 : mid;
+	}
+	return UINT32_MAX;
+}
+
+uint32_t place_find_tensor(const struct place *p, struct bytes id)
+{
+	uint32_t lo = 0, hi = p->n_tensors;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		int c = bytes_cmp(p->tensors[mid].id, id);
+		if (c == 0)
+			return mid;
+		*(c < 0 ? &lo : &hi) = c < 0 ? mid + 1 : mid;
+	}
+	return UINT32_MAX;
+}
+
+uint32_t place_find_frag(const struct place *p, struct bytes id)
+{
+	uint32_t lo = 0, hi = p->n_frags;
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		int c = bytes_cmp(p->frags[p->by_id[mid]].id, id);
+		if (c == 0)
+			return p->by_id[mid];
+		*(c < 0 ? &lo : &hi) = c < 0 ? mid + 1 : mid;
+	}
+	return UINT32_MAX;
+}

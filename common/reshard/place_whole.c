@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The set of parts, fragments of the whole placement put in their order, and alias groups. After
+ * place_check_whole fragments are grouped by part, parts by participant, and the indices by id and
+ * by tensor exist.
+ */
+#include "reshard/place_priv.h"
+
+static struct bytes part_name(const void *ctx, uint32_t i)
+{
+	return ((const struct part_in *)ctx)[i].id;
+}
+
+static bool parts_match(struct place_new *b, const uint32_t *order)
+{
+	uint32_t i = 0, k = 0;
+	for (; i < b->n_parts || k < b->n_members; i++, k++) {
+		const struct part_in *q = i < b->n_parts ? &b->parts[order[i]] : NULL;
+		const struct member *m =
+			k < b->n_members ? &b->members[b->member_order[k]] : NULL;
+		int c = !q ? 1 : !m ? -1 : bytes_cmp(q->id, m->id);
+		if (c < 0)
+			return place_fail(b, RULE_PART_UNKNOWN,
+					  "the topology has no such participant",
+					  "parts[%u].participant_id", order[i]);
+		if (c > 0)
+			return place_fail(b, RULE_PART_MISSING, "no part for this participant",
+					  "topology.participants[%u]", m->pos);
+		if (rank_cmp(&q->rank, &m->rank) != 0)
+			return place_fail(b, RULE_PART_TOPOLOGY_RANK,
+					  "differs from the topology's", "parts[%u].rank",
+					  order[i]);
+	}
+	return true;
+}
+
+static int part_rank_cmp(const void *x, const void *y, void *arg)
+{
+	const struct part *p = arg;
+	return rank_cmp(&p[*(const uint32_t *)x].rank, &p[*(const uint32_t *)y].rank);
+}
+
+static bool order_ranks(struct place_new *b)
+{
+	struct place *p = b->p;
+	p->rank_order = malloc(p->n_parts * sizeof(uint32_t));
+	if (!p->rank_order)
+		return place_no_memory(b);
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		p->rank_order[i] = i;
+	qsort_r(p->rank_order, p->n_parts, sizeof(uint32_t), part_rank_cmp, p->parts);
+	return true;
+}
+
+bool place_check_set(struct place_new *b)
+{
+	struct place *p = b->p;
+	AUTO_FREE uint32_t *order = malloc(MAX_OF(b->n_parts, 1) * sizeof(uint32_t));
+	if (!order || !names_sort(part_name, b->parts, b->n_parts, order))
+		return place_no_memory(b);
+	for (uint32_t i = 1; i < b->n_parts; i++)
+		if (bytes_eq(b->parts[order[i - 1]].id, b->parts[order[i]].id))
+			return place_fail(b, RULE_PART_DUPLICATE,
+					  "a part of that name came before",
+					  "parts[%u].participant_id", order[i]);
+	if (!parts_match(b, order))
+		return false;
+	p->parts = malloc(b->n_parts * sizeof(*p->parts));
+	if (!p->parts)
+		return place_no_memory(b);
+	p->n_parts = b->n_parts;
+	for (uint32_t i = 0; i < b->n_parts; i++)
+		p->parts[i] = (struct part){ .id = b->parts[order[i]].id,
+					     .rank = b->parts[order[i]].rank,
+					     .n = b->parts[order[i]].n,
+					     .pos = order[i] };
+	return order_ranks(b);
+}
+
+/* ---- fragments in order ---- */
+
+static struct bytes frag_name(const void *ctx, uint32_t i)
+{
+	return ((const struct frag *)ctx)[i].id;
+}
+
+static bool check_ids(struct place_new *b, const uint32_t *order)
+{
+	const struct frag *f = b->p->frags;
+	for (uint32_t i = 1; i < b->p->n_frags; i++)
+		if (bytes_eq(f[order[i - 1]].id, f[order[i]].id))
+			return place_fail(b, RULE_FRAGMENT_DUPLICATE_ID, "that id came before",
+					  "parts[%u].fragments[%u].placement_fragment_id",
+					  b->p->parts[f[order[i]].part].pos, f[order[i]].pos);
+	return true;
+}
+
+/* Fragments know their input part until now, and their final one from here on. */
+static bool renumber_parts(struct place_new *b)
+{
+	struct place *p = b->p;
+	AUTO_FREE uint32_t *to = malloc(p->n_parts * sizeof(uint32_t));
+	if (!to)
+		return place_no_memory(b);
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < p->n_parts; i++) {
+		to[p->parts[i].pos] = i;
+		p->parts[i].first = at;
+		at += p->parts[i].n;
+	}
+	for (uint32_t i = 0; i < p->n_frags; i++)
+		p->frags[i].part = to[p->frags[i].part];
+	b->in_order = true;
+	return true;
+}
+
+/* Walking in the order of ids fills every part in that order. */
+static bool group_by_part(struct place_new *b, uint32_t *order)
+{
+	struct place *p = b->p;
+	struct frag *out = malloc(p->n_frags * sizeof(*out));
+	AUTO_FREE uint32_t *at = malloc(p->n_parts * sizeof(uint32_t));
+	p->id_rank = malloc(p->n_frags * sizeof(uint32_t));
+	if (!out || !at || !p->id_rank) {
+		free(out);
+		return place_no_memory(b);
+	}
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		at[i] = p->parts[i].first;
+	for (uint32_t i = 0; i < p->n_frags; i++) {
+		const struct frag *f = &p->frags[order[i]];
+		uint32_t to = at[f->part]++;
+		out[to] = *f;
+		order[i] = to;
+		p->id_rank[to] = i;
+	}
+	free(p->frags);
+	p->frags = out;
+	return true;
+}
+
+static bool group_by_tensor(struct place_new *b)
+{
+	struct place *p = b->p;
+	p->tensor_first = calloc((size_t)p->n_tensors + 2, sizeof(uint32_t));
+	p->by_tensor = malloc(p->n_frags * sizeof(uint32_t));
+	if (!p->tensor_first || !p->by_tensor)
+		return place_no_memory(b);
+	uint32_t *at = p->tensor_first + 1; /* becomes the first array, one ahead */
+	for (uint32_t i = 0; i < p->n_frags; i++)
+		p->tensor_first[p->frags[i].tensor + 2]++;
+	for (uint32_t t = 0; t < p->n_tensors; t++)
+		at[t + 1] += at[t];
+	for (uint32_t r = 0; r < p->n_parts; r++) {
+		const struct part *q = &p->parts[p->rank_order[r]];
+		for (uint32_t i = q->first; i < q->first + q->n; i++)
+			p->by_tensor[at[p->frags[i].tensor]++] = i;
+	}
+	return true;
+}
+
+/* Two boxes of one tensor at one rank: which rule do they break? */
+static bool refuse_pair(struct place_new *b, uint32_t i, uint32_t k)
+{
+	const struct frag *f = &b->p->frags[i], *g = &b->p->frags[k];
+	const struct frag *late = f->pos > g->pos ? f : g;
+	bool same = box_cmp(f->box, g->box, f->n_dims) == 0;
+	return place_fail_frag(b, same ? RULE_FRAGMENT_DUPLICATE_BOX : RULE_FRAGMENT_OVERLAP,
+			       late, "global_offset",
+			       same ? "the same box came before"
+				    : "shares elements with another fragment");
+}
+
+static bool check_rank_boxes(struct place_new *b, const uint32_t *idx, uint32_t n,
+			     const uint64_t **boxes)
+{
+	uint32_t i = 0, k = 0;
+	bool apart = false;
+	const struct frag *frags = b->p->frags;
+	for (uint32_t j = 0; j < n; j++)
+		boxes[j] = frags[idx[j]].box;
+	if (!box_disjoint(&b->join, boxes, n, frags[idx[0]].n_dims, &b->work, &apart, &i, &k))
+		return place_work_fail(b, &b->work);
+	return apart || refuse_pair(b, idx[i], idx[k]);
+}
+
+static bool check_boxes(struct place_new *b)
+{
+	struct place *p = b->p;
+	AUTO_FREE const uint64_t **boxes = malloc(p->n_frags * sizeof(*boxes));
+	if (!boxes)
+		return place_no_memory(b);
+	for (uint32_t i = 0, k; i < p->n_frags; i = k) {
+		const struct frag *f = &p->frags[p->by_tensor[i]];
+		for (k = i + 1; k < p->n_frags; k++) {
+			const struct frag *g = &p->frags[p->by_tensor[k]];
+			if (g->tensor != f->tensor || g->part != f->part)
+				break;
+		}
+		if (k - i > 1 && !check_rank_boxes(b, p->by_tensor + i, k - i, boxes))
+			return false;
+	}
+	return true;
+}
+
+/* ---- aliases ---- */
+
+static int u32_cmp(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* Numbers of names become tensors, in the order of their names: the tensors' own. */
+static bool resolve_group(struct place_new *b, uint32_t g, bool *known)
+{
+	struct bytes raw = b->groups.name[g - 1];
+	struct alias *a = &b->p->aliases[g];
+	uint32_t *t = place_alloc(b, raw.n);
+	struct bytes *names = place_alloc(b, raw.n / sizeof(uint32_t) * sizeof(*names));
+	*known = true;
+	if (!t || !names)
+		return false;
+	memcpy(t, raw.p, raw.n);
+	for (uint32_t i = 0; i < a->n; i++) {
+		t[i] = b->name_tensor[t[i]];
+		*known = *known && t[i] != UINT32_MAX;
+	}
+	qsort(t, a->n, sizeof(*t), u32_cmp);
+	for (uint32_t i = 0; *known && i < a->n; i++)
+		names[i] = b->p->tensors[t[i]].id;
+	a->tensors = t;
+	a->names = names;
+	return true;
+}
+
+static bool resolve_groups(struct place_new *b)
+{
+	struct place *p = b->p;
+	AUTO_FREE bool *known = malloc(p->n_aliases * sizeof(bool));
+	if (!known)
+		return place_no_memory(b);
+	bool all = true;
+	for (uint32_t g = 1; g < p->n_aliases; g++) {
+		if (!resolve_group(b, g, &known[g]))
+			return false;
+		all = all && known[g];
+	}
+	for (uint32_t i = 0; !all && i < p->n_frags; i++)
+		if (p->frags[i].alias && !known[p->frags[i].alias])
+			return place_fail_frag(b, RULE_ALIAS_UNKNOWN_MEMBER, &p->frags[i],
+					       "aliases",
+					       "a member is no tensor of the placement");
+	return true;
+}
+
+static bool one_sided(struct place_new *b, const struct frag *f)
+{
+	return place_fail_frag(b, RULE_ALIAS_INCONSISTENT, f, "aliases",
+			       "fragments of the members carry different groups");
+}
+
+/* All fragments of a tensor carry one group, and all its members do. */
+static bool check_aliases(struct place_new *b)
+{
+	struct place *p = b->p;
+	if (p->n_aliases == 1)
+		return true;
+	if (!resolve_groups(b))
+		return false;
+	for (uint32_t i = 0; i < p->n_frags; i++) {
+		const struct frag *f = &p->frags[i];
+		if (f->alias != p->frags[p->by_tensor[p->tensor_first[f->tensor]]].alias)
+			return one_sided(b, f);
+	}
+	for (uint32_t t = 0; t < p->n_tensors; t++) {
+		const struct frag *f = &p->frags[p->by_tensor[p->tensor_first[t]]];
+		const struct alias *a = &p->aliases[f->alias];
+		for (uint32_t k = 0; k < a->n; k++)
+			if (p->frags[p->by_tensor[p->tensor_first[a->tensors[k]]]].alias !=
+			    f->alias)
+				return one_sided(b, f);
+	}
+	return true;
+}
+
+bool place_check_whole(struct place_new *b)
+{
+	struct place *p = b->p;
+	if (!p->n_tensors || !p->n_frags)
+		return place_fail(b, RULE_PLACEMENT_EMPTY, "at least one of each is needed",
+				  "%s", p->n_tensors ? "parts" : "tensors");
+	p->by_id = malloc(p->n_frags * sizeof(uint32_t));
+	if (!p->by_id)
+		return place_no_memory(b);
+	if (!place_derive_frags(b))
+		return false;
+	if (!names_sort(frag_name, p->frags, p->n_frags, p->by_id))
+		return place_no_memory(b);
+	return renumber_parts(b) && check_ids(b, p->by_id) && group_by_part(b, p->by_id) &&
+	       group_by_tensor(b) && check_boxes(b) && check_aliases(b);
+}
