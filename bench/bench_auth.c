@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What authentication costs a message: the tag and its check on 256 B in two pieces (envelope and
- * body), against the bare library calls on the same bytes; a whole handshake, both ends; tickets.
+ * What authentication costs a message: the tag and its check on 256 B in two pieces (envelope
+ * and body), against the bare library calls on the same bytes; a whole handshake, both ends;
+ * tickets.
  */
 #include "bench.h"
 #include "rpc/auth_crypto.h"

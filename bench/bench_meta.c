@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meta store on a real folder (POMELO_BENCH_DIR, else /var/tmp): appends a second with one and with
- * 64 in flight, against bare pwrite + fdatasync of the same bytes into a file that was written before;
- * a start over a million records; a look at a million tombstones.
+ * The meta store on a real folder (POMELO_BENCH_DIR, else /var/tmp): appends a second with one
+ * and with 64 in flight, against bare pwrite + fdatasync of the same bytes into a file that was
+ * written before; a start over a million records; a look at a million tombstones.
  */
 #include "bench.h"
 #include "meta/meta.h"

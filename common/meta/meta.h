@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meta store (T1): the few durable facts that no holder can know. One writer, a log of records,
- * and the state they make (meta_state.h). Asynchronous, so that a file's fsync (0.5-7 ms) and, later,
- * etcd both fit. Engines: meta_file.c (this one: DIR/NAME.{log,snap}), etcd.
+ * The meta store (T1): the few durable facts that no holder can know. One writer, a log of
+ * records, and the state they make (meta_state.h). Asynchronous, so that a file's fsync (0.5-7
+ * ms) and, later, etcd both fit. Engines: meta_file.c (this one: DIR/NAME.{log,snap}), etcd.
  *
  *   append -> queue -> one write and one fsync for all that waits -> applied -> done
  *
- * I1: done with ERR_NONE: the records are durable and in the state. Any other error: they are in
- *     neither, and never will be; but for ERR_IO, after which the store is broken and what its last
- *     write did is known only after a restart.
- * I2: appends are applied in the order they were made; the records of one append together or not.
- * I3: compare-and-append: nothing is written unless the writer's term is the store's, and, when it
- *     says so, unless nothing was appended since it looked (fencing; etcd: the leader key's revision).
- * I4: after a failed fsync the store is broken: every later append fails, none is retried as if the
- *     first had never been (the kernel may have dropped the pages).
+ * I1: done with ERR_NONE: the records are durable and in the state. Any other error: they are
+ *     in neither, and never will be; but for ERR_IO, after which the store is broken and what
+ *     its last write did is known only after a restart.
+ * I2: appends are applied in the order they were made; the records of one append together or
+ *     not.
+ * I3: compare-and-append: nothing is written unless the writer's term is the store's, and, when
+ *     it says so, unless nothing was appended since it looked (fencing; etcd: the leader key's
+ *     revision).
+ * I4: after a failed fsync the store is broken: every later append fails, none is retried as if
+ *     the first had never been (the kernel may have dropped the pages).
  * I5: one process at a time: an OFD lock on DIR/NAME.lock.
  * I6: the state given out is durable: nobody acts on what a power cut could take back.
  *
@@ -39,9 +41,11 @@ struct meta_opts {
 	uint64_t log_bytes_max;	  /* above it a snapshot is made; 64 MiB */
 	uint64_t queue_bytes_max; /* appends waiting; more are ERR_BUSY; 16 MiB */
 	uint32_t chunk_bytes;	  /* the log grows by this; multiple of 4,096; 1 MiB */
-	/* Opened, or not: e and why. Runs once, never inside meta_open; after an error: meta_close. */
+	/* Opened, or not: e and why. Runs once, never inside meta_open; after an error:
+	 * meta_close. */
 	void (*opened)(void *ctx, enum err e, const struct why *why);
-	/* It broke (I4). Once; may be NULL. The service should end: a restart reads what is there. */
+	/* It broke (I4). Once; may be NULL. The service should end: a restart reads what is
+	 * there. */
 	void (*broken)(void *ctx, const struct why *why);
 	void *ctx;
 };
@@ -51,8 +55,8 @@ struct meta_opts {
  *
  * opened gets:
  * ERR_DIRECTORY_IN_USE   another process has it
- * ERR_CORRUPT            bytes that were acknowledged are damaged or missing; why says where, and
- *                        what to do
+ * ERR_CORRUPT            bytes that were acknowledged are damaged or missing; why says where,
+ *                        and what to do
  * ERR_VERSION_MISMATCH   written by a newer release
  * ERR_NO_SPACE, ERR_FORBIDDEN, ERR_IO, ERR_NO_MEMORY
  */
@@ -82,12 +86,12 @@ struct meta_append {
 };
 
 /*
- * Appends n records (1..META_RECS_MAX, META_BYTES_MAX of them in all); recs and all they point to
- * are borrowed for the call. done always runs, later, never inside this call.
+ * Appends n records (1..META_RECS_MAX, META_BYTES_MAX of them in all); recs and all they point
+ * to are borrowed for the call. done always runs, later, never inside this call.
  *
  * err:
  * ERR_INVALID_PARAMS   a record is not sound; why names the field
- * ERR_CONFLICT         I3, or a record had no effect (it is in the log all the same; seq says so)
+ * ERR_CONFLICT         I3, or a record had no effect (is it in the log all the same? seq says)
  * ERR_NOT_FOUND        for a holder, claim or view that is not there
  * ERR_TOO_LARGE        a limit of struct meta_limits, or the append itself
  * ERR_BUSY             queue_bytes_max
@@ -99,7 +103,8 @@ void meta_append(struct meta *m, struct meta_append *a, const struct meta_rec *r
 #define META_RECS_MAX  4096
 #define META_BYTES_MAX (2u << 20)
 
-/* A TERM record of the present term + 1: a leader begins. a->done as above; then meta_term(). */
+/* A TERM record of the present term + 1: a leader begins. a->done as above; then meta_term().
+ */
 void meta_raise_term(struct meta *m, struct meta_append *a);
 
 struct meta_counters {

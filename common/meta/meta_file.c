@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file engine: the loop's side of meta_log.h. One write is under way at a time and takes all that
- * waited for it (group commit); beside it at most one snapshot is made from the old log, by another
- * thread, in a state of its own.
+ * The file engine: the loop's side of meta_log.h. One write is under way at a time and takes
+ * all that waited for it (group commit); beside it at most one snapshot is made from the old
+ * log, by another thread, in a state of its own.
  *
  *   OPENING -> READY -> BROKEN        CLOSING from any of them, when nothing is under way
  */
@@ -202,7 +202,8 @@ static void write_work(struct job *j)
 				 &m->w.why);
 }
 
-/* The records of one append, from the bytes that the log has: what a replay sees is what we see. */
+/* The records of one append, from the bytes that the log has: what a replay sees is what we
+ * see. */
 static enum err apply_append(struct meta *m, struct bytes *payload, uint32_t n)
 {
 	enum err first = ERR_NONE;
@@ -303,7 +304,8 @@ static void write_done(struct job *j)
 
 static uint64_t log_limit(const struct meta *m)
 {
-	/* a snapshot as large as the log it replaces costs a write more a byte, and no more than that */
+	/* a snapshot as large as the log it replaces costs a write more a byte, and no more
+	 * than that */
 	return MAX_OF(m->o.log_bytes_max, meta_log_snap_bytes(m->log));
 }
 
@@ -400,8 +402,9 @@ static void build_batch(struct meta *m)
 	}
 }
 
-/* Begins a write when there is something to write and none is under way. While a snapshot that is
- * being made is late, what comes waits for it (its end kicks again); while they fail it is refused. */
+/* Begins a write when there is something to write and none is under way. While a snapshot that
+ * is being made is late, what comes waits for it (its end kicks again); while they fail it is
+ * refused. */
 static void kick(struct meta *m)
 {
 	while (m->phase == READY && !m->w.busy && !list_empty(&m->queue)) {

@@ -6,18 +6,20 @@
 #include "base/crc.h"
 
 /*
- * A sector: its data, 4 bytes of CRC, a mark. Written front to back, so one without its mark was never
- * finished, even where the disk tears smaller pieces than sectors. A frame's first: 52 bytes of head.
+ * A sector: its data, 4 bytes of CRC, a mark. Written front to back, so one without its mark
+ * was never finished, even where the disk tears smaller pieces than sectors. A frame's first:
+ * 52 bytes of head.
  */
 #define DATA_BYTES  507
 #define MARK_AT	    511
 #define MARK	    0xa5 /* four bits: no single flip makes it zero */
 #define HEAD_BYTES  52
 #define FIRST_BYTES (DATA_BYTES - HEAD_BYTES)
-#define MAGIC	    "POMELOMT"
 #define FRAME_MAGIC 0x52464d50u	 /* "PMFR" */
 #define WINDOW_MAX  (256u << 10) /* bytes read at a time */
 #define RECORD_HEAD 16
+
+static const uint8_t magic[8] = { 'P', 'O', 'M', 'E', 'L', 'O', 'M', 'T' };
 
 enum sector_kind { SECTOR_BLANK, SECTOR_UNFINISHED, SECTOR_FRAME, SECTOR_MORE, SECTOR_DAMAGED };
 
@@ -92,7 +94,7 @@ static bool never_written(enum sector_kind k)
 void meta_head_encode(const struct meta_head *h, uint8_t out[META_SECTOR])
 {
 	memset(out, 0, META_SECTOR);
-	memcpy(out, MAGIC, 8);
+	memcpy(out, magic, sizeof(magic));
 	put32(out + 8, META_FORMAT);
 	put32(out + 12, h->kind);
 	memcpy(out + 16, h->store, 16);
@@ -106,7 +108,7 @@ void meta_head_encode(const struct meta_head *h, uint8_t out[META_SECTOR])
 enum err meta_head_decode(const uint8_t in[META_SECTOR], const char *name,
 			  struct meta_head *out, struct why *why)
 {
-	if (memcmp(in, MAGIC, 8) != 0)
+	if (memcmp(in, magic, sizeof(magic)) != 0)
 		return why_set(why, ERR_CORRUPT, "%s does not begin as a meta store's file",
 			       name);
 	if (in[MARK_AT] != MARK || get32(in + DATA_BYTES) != crc32c(0, in, DATA_BYTES))

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of a log and a snapshot (docs/decisions/0002-meta-log.md). A file is sectors of 512 bytes,
- * each with a CRC-32C of its own that also covers where it stands and in which store:
+ * The bytes of a log and a snapshot (docs/decisions/0002-meta-log.md). A file is sectors of 512
+ * bytes, each with a CRC-32C of its own that also covers where it stands and in which store:
  *
  *   sector 0    header: magic, format, kind, store id, first number, chain, durable length
- *   then        frames: one sector with the frame's head and the first bytes of its payload, as many
- *               more as the payload needs; each frame begins a sector, so that no acknowledged byte
- *               is ever written again with others
+ *   then        frames: one sector with the frame's head and the first bytes of its payload, as
+ *               many more as the payload needs; each frame begins a sector, so that no
+ *               acknowledged byte is ever written again with others
  *
- * So each sector can be judged alone: whole, never finished (its last byte, a mark, is still zero), or
- * damaged. A frame of which some sectors are whole and the others unfinished was cut off by a crash; a
- * damaged sector is a damaged disk. In a log all sectors up to the durable length were zero and synced
- * before any frame was put there.
+ * So each sector can be judged alone: whole, never finished (its last byte, a mark, is still
+ * zero), or damaged. A frame of which some sectors are whole and the others unfinished was cut
+ * off by a crash; a damaged sector is a damaged disk. In a log all sectors up to the durable
+ * length were zero and synced before any frame was put there.
  *
  * Pure but for the reader's calls of meta_fs. Thread: the caller's.
  */
@@ -58,8 +58,8 @@ static inline uint64_t meta_frame_sectors(size_t n)
 	return 1 + (n - META_FIRST_BYTES + META_MORE_BYTES - 1) / META_MORE_BYTES;
 }
 /*
- * Writes the sectors of f, the first of which is number `sector` of its file, to out; returns the
- * chain after it.
+ * Writes the sectors of f, the first of which is number `sector` of its file, to out; returns
+ * the chain after it.
  */
 uint32_t meta_frame_encode(const uint8_t store[16], uint64_t sector, const struct meta_frame *f,
 			   struct bytes payload, uint8_t *out);

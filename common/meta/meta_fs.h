@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few file operations under the meta store, so that a test can be the disk: one folder, names in
- * it, blocking calls. meta_fs_posix.c is the machine's; tests/support/meta_fs_fault.h one whose power
- * can be cut; tests/support/meta_fs_sim.h the simulator's.
+ * The few file operations under the meta store, so that a test can be the disk: one folder,
+ * names in it, blocking calls. meta_fs_posix.c is the machine's; tests/support/meta_fs_fault.h
+ * one whose power can be cut; tests/support/meta_fs_sim.h the simulator's.
  *
- * What the store relies on: bytes are durable once sync() said so, names once sync_dir() did; what
- * was written and not synced may be there, or not, in pieces of 512 bytes, in any order; a byte past
- * what was synced may be anything. Nothing else.
+ * What the store relies on: bytes are durable once sync() said so, names once sync_dir() did;
+ * what was written and not synced may be there, or not, in pieces of 512 bytes, in any order; a
+ * byte past what was synced may be anything. Nothing else.
  *
  * Errors: ERR_NO_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_FORBIDDEN, ERR_IO, ERR_NO_MEMORY.
  * Thread: a worker's, two at a time on different files; names any.
@@ -36,7 +36,8 @@ struct meta_fs_ops {
 	enum err (*rename)(struct meta_fs *fs, const char *from, const char *to);
 	enum err (*unlink)(struct meta_fs *fs, const char *name);
 	enum err (*sync_dir)(struct meta_fs *fs);
-	/* Exclusive until the file it gives is closed. ERR_DIRECTORY_IN_USE; why says who holds what. */
+	/* Exclusive until the file it gives is closed. ERR_DIRECTORY_IN_USE; why says who holds
+	 * what. */
 	enum err (*lock)(struct meta_fs *fs, const char *name, struct meta_file **out,
 			 struct why *why);
 	void (*free)(struct meta_fs *fs);

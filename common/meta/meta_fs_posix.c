@@ -114,7 +114,8 @@ static enum err posix_write(struct meta_file *f, const void *p, size_t n, uint64
 	return ERR_NONE;
 }
 
-/* Not retried on EINTR or anything else: what a second one says about the first's pages is nothing. */
+/* Not retried on EINTR or anything else: what a second one says about the first's pages is
+ * nothing. */
 static enum err posix_sync(struct meta_file *f)
 {
 	return check(fdatasync(fd_of(f)));

@@ -116,8 +116,9 @@ static enum err create_store(struct meta_log *g, const uint8_t store[16])
 }
 
 /*
- * The last frame may be in the page cache alone: its fsync failed, or never came. Written again and
- * synced it is durable; what an unfinished frame left is wiped, so that no later frame can mix with it.
+ * The last frame may be in the page cache alone: its fsync failed, or never came. Written again
+ * and synced it is durable; what an unfinished frame left is wiped, so that no later frame can
+ * mix with it.
  */
 static enum err repair_tail(struct meta_log *g, const struct recovery *r)
 {
@@ -232,7 +233,8 @@ static enum err grow(struct meta_log *g, uint64_t n_sectors, struct why *why)
 		to += g->chunk;
 	if (to == g->durable)
 		return ERR_NONE;
-	/* what this leaves behind when it fails lies past the durable length: never looked at */
+	/* what this leaves behind when it fails lies past the durable length: never looked at
+	 */
 	enum err e = write_zeros(g->fs, g->file, g->durable, to);
 	if (e == ERR_NO_SPACE)
 		return why_set(why, e, "no space for %s/%s.log: it needs %llu more bytes",

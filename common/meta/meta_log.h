@@ -8,12 +8,12 @@
  *   NAME.snap      everything up to some record
  *   *.new          being written; worth nothing
  *
- * L1: a frame is written where zeros were synced before, then synced; the next comes after that. So
- *     behind the last acknowledged frame there is at most one unfinished frame.
+ * L1: a frame is written where zeros were synced before, then synced; the next comes after
+ *     that. So behind the last acknowledged frame there is at most one unfinished frame.
  * L2: a write that failed for want of space was taken back, durably, before it is reported.
  * L3: any other failure once a frame was begun breaks the log: ERR_IO from then on (meta.h I4).
- * L4: a file gets its name when its bytes are synced, and names change one at a time, each followed by
- *     sync_dir, but for the unlink of what is no longer needed.
+ * L4: a file gets its name when its bytes are synced, and names change one at a time, each
+ *     followed by sync_dir, but for the unlink of what is no longer needed.
  *
  * Thread: meta_log_* one worker at a time; meta_log_compact another one, beside it.
  */
@@ -32,8 +32,8 @@ struct meta_log_opts {
 };
 
 /*
- * Locks, reads everything into st (new and empty), makes the tail good: what is in st is durable
- * when this returns. A store that is not there is made.
+ * Locks, reads everything into st (new and empty), makes the tail good: what is in st is
+ * durable when this returns. A store that is not there is made.
  *
  * Errors: meta_open. On error st is of no use.
  */
@@ -42,8 +42,8 @@ enum err meta_log_open(const struct meta_log_opts *o, struct meta_state *st,
 void meta_log_close(struct meta_log *g);
 
 /*
- * Appends one frame of n records (a payload of META_PAYLOAD_MAX at most), numbered from first on,
- * durably.
+ * Appends one frame of n records (a payload of META_PAYLOAD_MAX at most), numbered from first
+ * on, durably.
  *
  * ERR_NO_SPACE  L2
  * ERR_IO        L3, or broken already
@@ -52,8 +52,8 @@ enum err meta_log_append(struct meta_log *g, uint64_t first, uint32_t n, struct 
 			 struct why *why) MUST_CHECK;
 
 /*
- * The log becomes NAME.log.old, an empty one takes its place; for a log that has records, when there
- * is no NAME.log.old (asserted).
+ * The log becomes NAME.log.old, an empty one takes its place; for a log that has records, when
+ * there is no NAME.log.old (asserted).
  *
  * ERR_NO_SPACE  nothing changed
  * ERR_IO        broken
@@ -77,8 +77,8 @@ struct meta_compaction {
 };
 void meta_log_compaction(const struct meta_log *g, struct meta_compaction *out);
 /*
- * NAME.snap and NAME.log.old become a new NAME.snap; NAME.log.old goes. Any error leaves both as
- * they were (or NAME.log.old beside a snapshot that holds it already), to be tried again.
+ * NAME.snap and NAME.log.old become a new NAME.snap; NAME.log.old goes. Any error leaves both
+ * as they were (or NAME.log.old beside a snapshot that holds it already), to be tried again.
  */
 enum err meta_log_compact(struct meta_compaction *c, struct why *why) MUST_CHECK;
 /* It succeeded; with the log's thread. */

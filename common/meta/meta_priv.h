@@ -22,8 +22,8 @@ struct tomb {
 };
 
 /*
- * What a holder keeps for one shard. An era ends when every tombstone of it died at once: those of
- * older eras are counted dead, however long the sweep takes to find them.
+ * What a holder keeps for one shard. An era ends when every tombstone of it died at once: those
+ * of older eras are counted dead, however long the sweep takes to find them.
  */
 struct hshard {
 	uint32_t shard, era;

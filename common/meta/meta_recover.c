@@ -109,8 +109,8 @@ static enum err read_snap(struct recovery *r, struct meta_reader *rd)
 }
 
 /*
- * A log's records up to the snapshot's last are looked at and left; there the chains must meet. The
- * first one after it must be the next.
+ * A log's records up to the snapshot's last are looked at and left; there the chains must meet.
+ * The first one after it must be the next.
  */
 static enum err read_frames(struct recovery *r, struct meta_reader *rd)
 {

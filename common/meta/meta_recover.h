@@ -35,8 +35,8 @@ struct recovery {
 void meta_name(char out[META_NAME_BYTES], const char *name, const char *suffix);
 
 /*
- * NAME.snap, NAME.log.old and, unless old_only, NAME.log. With old_only the old log must be whole to
- * its last acknowledged record: seq and chain say which.
+ * NAME.snap, NAME.log.old and, unless old_only, NAME.log. With old_only the old log must be
+ * whole to its last acknowledged record: seq and chain say which.
  *
  * ERR_CORRUPT, ERR_VERSION_MISMATCH, ERR_IO, ERR_NO_MEMORY
  */

@@ -94,7 +94,8 @@ static enum err apply(struct meta_state *st, uint64_t seq, const struct meta_rec
 		h = meta_holder_of(st, r->SETTLED.holder);
 		if (!h)
 			return ERR_NOT_FOUND;
-		/* not what is still to come: it would be dead at birth here and alive after a snapshot */
+		/* not what is still to come: it would be dead at birth here and alive after a
+		 * snapshot */
 		tombs_settle(h, r->SETTLED.shard, MIN_OF(r->SETTLED.through, seq));
 		return ERR_NONE;
 	case META_CLAIM:

@@ -2,18 +2,19 @@
 /*
  * What the meta store holds, in memory: the fold of its records (T1). Pure: no disk, no clock.
  *
- * A record is applied once, in the order of sequence numbers, and applying never fails for what it
- * says: one that comes too late (a lower term, an older view, a thing that another owns, a holder
- * that is unknown) changes nothing and answers so. Replaying the log therefore gives what the first
- * run had, whatever the limits are set to now.
+ * A record is applied once, in the order of sequence numbers, and applying never fails for what
+ * it says: one that comes too late (a lower term, an older view, a thing that another owns, a
+ * holder that is unknown) changes nothing and answers so. Replaying the log therefore gives
+ * what the first run had, whatever the limits are set to now.
  *
  * I1: the term only rises; (term, epoch) of a group's view only rises.
- * I2: a version that was once barred for a holder (tombstone, floor) stays so until SETTLED or FORGET.
+ * I2: a version that was once barred for a holder (tombstone, floor) stays so until SETTLED or
+ *     FORGET.
  * I3: a claim has one owner; another's CLAIM changes nothing until UNCLAIM.
  * I4: counts and bytes equal a recount (C3).
  *
- * Freed tombstones are reclaimed in slices (meta_state_sweep), so that no record costs more than a
- * few microseconds though it may bar or settle a million keys (L4).
+ * Freed tombstones are reclaimed in slices (meta_state_sweep), so that no record costs more
+ * than a few microseconds though it may bar or settle a million keys (L4).
  *
  * Thread: its owner's.
  */
@@ -92,9 +93,9 @@ void meta_state_restored(struct meta_state *st, uint64_t seq);
 /* Batches of records are planned before any of them is applied: see meta_state_admit. */
 void meta_state_plan(struct meta_state *st);
 /*
- * May r be added next, within the limits? A tombstone over its holder's budget becomes a FLOOR of
- * its `now` (T3), in place. Counts what was admitted since meta_state_plan, but for a holder that the
- * plan itself brings: its budget begins with the next plan.
+ * May r be added next, within the limits? A tombstone over its holder's budget becomes a FLOOR
+ * of its `now` (T3), in place. Counts what was admitted since meta_state_plan, but for a holder
+ * that the plan itself brings: its budget begins with the next plan.
  *
  * ERR_TOO_LARGE   a limit is reached; why names it
  * ERR_NOT_FOUND   it is for a holder that is not in the roster (and not just planned to be)
@@ -106,8 +107,8 @@ enum err meta_state_admit(struct meta_state *st, const struct meta_limits *l,
 bool meta_state_sweep(struct meta_state *st, size_t want);
 
 /*
- * Every record that makes this state again, in no order that matters but TERM, HOLDER, FLOOR first.
- * emit's bytes are borrowed for its call; an error of it ends the walk and is returned.
+ * Every record that makes this state again, in no order that matters but TERM, HOLDER, FLOOR
+ * first. emit's bytes are borrowed for its call; an error of it ends the walk and is returned.
  */
 enum err meta_state_dump(const struct meta_state *st,
 			 enum err (*emit)(void *arg, uint64_t seq, const struct meta_rec *r),
@@ -149,8 +150,8 @@ void meta_holder_info(const struct meta_holder *h, struct meta_holder_info *out)
 /* 0: none. */
 uint64_t meta_floor(const struct meta_holder *h, uint32_t shard);
 /*
- * The highest version of that key which is dead at h: by floor, exact and range tombstones. An entry
- * of h's inventory is taken only above it (T3, V11, V14). 0: nothing is barred.
+ * The highest version of that key which is dead at h: by floor, exact and range tombstones. An
+ * entry of h's inventory is taken only above it (T3, V11, V14). 0: nothing is barred.
  * A lookup for each distinct prefix length, about 60 ns each.
  */
 uint64_t meta_barred(const struct meta_holder *h, uint32_t shard, struct bytes tenant,
@@ -159,8 +160,8 @@ uint64_t meta_barred(const struct meta_holder *h, uint32_t shard, struct bytes t
 bool meta_holder_clear(const struct meta_holder *h, uint32_t shard);
 
 /*
- * A slice of h's tombstones as TOMB and RANGE records: about `want`, from *cursor (0 at the start);
- * true while there is more. One that stays throughout is seen once.
+ * A slice of h's tombstones as TOMB and RANGE records: about `want`, from *cursor (0 at the
+ * start); true while there is more. One that stays throughout is seen once.
  */
 bool meta_tomb_scan(const struct meta_state *st, const struct meta_holder *h, uint64_t *cursor,
 		    size_t want, void (*fn)(void *arg, uint64_t seq, const struct meta_rec *r),

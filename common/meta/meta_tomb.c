@@ -2,8 +2,8 @@
 /*
  * What is kept for a holder: tombstones and floors (T3, V7, V11, V14).
  *
- * Two records that bar the same thing keep the higher ceiling and the later number: that bars no
- * less than either, for as long as the later one has to be kept.
+ * Two records that bar the same thing keep the higher ceiling and the later number: that bars
+ * no less than either, for as long as the later one has to be kept.
  */
 #include "meta/meta_priv.h"
 
@@ -345,7 +345,8 @@ bool meta_tomb_scan(const struct meta_state *st, const struct meta_holder *h, ui
 		    void *arg)
 {
 	struct scan sc = { h, fn, arg };
-	/* map_scan lets its callback remove, hence takes a map that can change; this one does not */
+	/* map_scan lets its callback remove, hence takes a map that can change; this one does
+	 * not */
 	struct map *tombs = &meta_holder_of(st, BYTES_STR(h->id))->tombs;
 	return map_scan(tombs, cursor, want, scan_one, &sc);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proof of who speaks (design.md section 4, Authentication): keys, HELLO, message tags. Tickets are
- * in ticket.h. Everything here is bytes in, bytes out; only keyring_load and secret_new touch files.
+ * Proof of who speaks (design.md section 4, Authentication): keys, HELLO, message tags. Tickets
+ * are in ticket.h. Everything here is bytes in, bytes out; only keyring_load and secret_new
+ * touch files.
  *
  *   cluster secret (32 random bytes, DATA/secret; services and admins)
- *     -> role key    HKDF-SHA256(secret, "pomelo/v1/role/ROLE[/TENANT]")   a client gets only this
+ *     -> role key    HKDF-SHA256(secret, "pomelo/v1/role/ROLE[/TENANT]")   all a client gets
  *          -> HELLO  proves the key both ways over the exact bytes both sides saw
  *               -> two session keys, one a direction, AES-128-GMAC on every message
  *
@@ -16,7 +17,8 @@
  * I3: the peer a server reports comes from the key that verified, never from the message alone.
  * I4: an IV (session, sequence) is used once: auth_next_seq gives each number once and ends at
  *     AUTH_SEQ_END; a challenge makes at most one session.
- * I5: a server keeps nothing for a HELLO that is not finished (the challenge is a sealed cookie).
+ * I5: a server keeps nothing for a HELLO that is not finished (the challenge is a sealed
+ *     cookie).
  *
  * Thread: a keyring is read-only after it is made, any thread; all else its owner's.
  */
@@ -40,8 +42,8 @@
 /* ---- keys ---- */
 
 /*
- * The keys a process has: the cluster secret (and for a rotation a second, accepted one), from which
- * every role's key follows, or up to KEYRING_KEYS_MAX single role keys.
+ * The keys a process has: the cluster secret (and for a rotation a second, accepted one), from
+ * which every role's key follows, or up to KEYRING_KEYS_MAX single role keys.
  */
 struct keyring;
 #define KEYRING_KEYS_MAX 16
@@ -61,13 +63,14 @@ bool auth_name_ok(const char *s);
  */
 enum err keyring_new(const uint8_t *secret, const uint8_t *previous, struct keyring **out)
 	MUST_CHECK;
-/* A ring of one role key, AUTH_KEY_BYTES, copied; tenant only for ROLE_CLIENT, else "" or NULL. */
+/* A ring of one role key, AUTH_KEY_BYTES, copied; tenant only for ROLE_CLIENT, else "" or NULL.
+ */
 enum err keyring_new_role(enum role role, const char *tenant, const uint8_t *key,
 			  struct keyring **out) MUST_CHECK;
 /*
- * Reads a secret file. It must be a regular file, owned by the effective user, with no access for
- * group and others. Its lines are either
- *     64 hex digits                         the cluster secret; a second such line: also accepted
+ * Reads a secret file. It must be a regular file, owned by the effective user, with no access
+ * for group and others. Its lines are either
+ *     64 hex digits                         the cluster secret; a second one: also accepted
  * or, at most KEYRING_KEYS_MAX of,
  *     pomelo-key v1 ROLE TENANT 64HEX       one role's key; TENANT is - for roles without one
  * out   owned, keyring_free()
@@ -86,15 +89,17 @@ bool keyring_is_cluster(const struct keyring *k);
 /* Can it speak as, or check, this role (and tenant)? */
 bool keyring_holds(const struct keyring *k, enum role role, const char *tenant);
 /*
- * The line for `pomelo secret derive ROLE [TENANT]`, with its newline, appended to out; the caller
- * wipes out. ERR_FORBIDDEN: the ring lacks that key. ERR_INVALID_PARAMS: no such role or tenant.
+ * The line for `pomelo secret derive ROLE [TENANT]`, with its newline, appended to out; the
+ * caller wipes out. ERR_FORBIDDEN: the ring lacks that key. ERR_INVALID_PARAMS: no such role or
+ * tenant.
  */
 enum err keyring_derive_line(const struct keyring *k, enum role role, const char *tenant,
 			     struct buf *out, struct why *why) MUST_CHECK;
 
 /*
- * Makes a secret file: 64 random hex digits, 0600, in one step (a file of another name, fsynced, then
- * linked), so nobody ever reads half of one. ERR_EXISTS leaves the file that is there alone.
+ * Makes a secret file: 64 random hex digits, 0600, in one step (a file of another name,
+ * fsynced, then linked), so nobody ever reads half of one. ERR_EXISTS leaves the file that is
+ * there alone.
  */
 enum err secret_new(const char *path, struct why *why) MUST_CHECK;
 
@@ -126,7 +131,8 @@ struct auth_session {
 };
 
 void auth_session_fini(struct auth_session *s);
-/* A number for the message about to be encoded. ERR_STALE_SESSION: ended, a new HELLO is due. */
+/* A number for the message about to be encoded. ERR_STALE_SESSION: ended, a new HELLO is due.
+ */
 enum err auth_next_seq(struct auth_session *s, uint64_t *out) MUST_CHECK;
 /* Either direction is past AUTH_SEQ_RENEW. */
 bool auth_session_old(const struct auth_session *s);
@@ -149,16 +155,18 @@ enum err auth_check(struct auth_session *s, uint64_t seq, const struct iovec *io
 /* ---- HELLO ---- */
 
 /*
- * Two exchanges, each a request and its reply, in session 0 (whose messages carry a tag of zeros):
+ * Two exchanges, each a request and its reply, in session 0 (whose messages carry a tag of
+ * zeros):
  *
  *   client                                     server
  *   HELLO     versions, role, tenant, ... ->
- *                                         <-   CHALLENGE  version, role, listener, nonce, cookie
+ *                                         <-   CHALLENGE  version, role, nonce, cookie ...
  *   PROVE     both of them, proof         ->
  *                                         <-   WELCOME    session, proof
  *
- * The bodies are the messages of proto/common.def of those names. Each call below appends one body
- * to a buf and consumes the other side's. An error from the server travels as the reply's status.
+ * The bodies are the messages of proto/common.def of those names. Each call below appends one
+ * body to a buf and consumes the other side's. An error from the server travels as the reply's
+ * status.
  */
 
 /* Where nonces come from: loop_random of a simulated loop, or NULL for the kernel. */
@@ -207,7 +215,8 @@ enum err hello_server_challenge(struct hello_server *h, struct bytes hello, uint
  * s        out: init; auth_session_fini()
  * peer     out: from the key
  *
- * ERR_STALE_SESSION    the challenge is old, used, or of another run of this server: begin again
+ * ERR_STALE_SESSION    the challenge is old, used, or of another run of this server: begin
+ *                      again
  * ERR_UNAUTHENTICATED  the proof does not match any key of ours for that role and tenant
  * ERR_BUSY             handshakes_max reached; again after handshake_ms
  */
@@ -230,7 +239,8 @@ struct hello_client_opts {
 
 struct hello_client;
 
-/* owned, hello_client_free(). ERR_INVALID_PARAMS, ERR_FORBIDDEN: the ring lacks the key (why). */
+/* owned, hello_client_free(). ERR_INVALID_PARAMS, ERR_FORBIDDEN: the ring lacks the key (why).
+ */
 enum err hello_client_new(const struct hello_client_opts *o, struct hello_client **out,
 			  struct why *why) MUST_CHECK;
 void hello_client_free(struct hello_client *h);
@@ -239,7 +249,8 @@ enum err hello_client_start(struct hello_client *h, struct buf *hello) MUST_CHEC
 /*
  * CHALLENGE -> PROVE.
  *
- * ERR_VERSION_MISMATCH  the version it chose is not the highest both speak (a downgrade), or none is
+ * ERR_VERSION_MISMATCH  the version it chose is not the highest both speak (a downgrade), or
+ *                       none is
  * ERR_UNAUTHENTICATED   it is another role, listener or holder than expected; why names both
  * ERR_BAD_MESSAGE       not a CHALLENGE, or not in this state
  */
@@ -257,8 +268,8 @@ enum err hello_client_welcome(struct hello_client *h, struct bytes welcome,
 /* ---- failed tries ---- */
 
 /*
- * A token bucket for each source of failed proofs: AUTH_TRIES at once, then one a second. At most
- * AUTH_SOURCES sources are known; the one longest quiet goes.
+ * A token bucket for each source of failed proofs: AUTH_TRIES at once, then one a second. At
+ * most AUTH_SOURCES sources are known; the one longest quiet goes.
  */
 struct auth_limit;
 #define AUTH_TRIES   10
@@ -269,8 +280,8 @@ void auth_limit_free(struct auth_limit *l);
 /* May this source try now? (source: any hash of its address; of its uid on a unix socket) */
 bool auth_limit_allow(const struct auth_limit *l, uint64_t source, uint64_t now_ns);
 /*
- * It failed. True when a line is to be logged: the first failure, then at most one in 10 s a source;
- * *repeated (may be NULL) counts the failures since the last line, this one included.
+ * It failed. True when a line is to be logged: the first failure, then at most one in 10 s a
+ * source; *repeated (may be NULL) counts the failures since the last line, this one included.
  */
 bool auth_limit_failed(struct auth_limit *l, uint64_t source, uint64_t now_ns,
 		       uint64_t *repeated);

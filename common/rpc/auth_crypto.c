@@ -15,7 +15,8 @@ static bool hmac_run(EVP_MAC_CTX *c, struct bytes key, const struct bytes *parts
 		OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
 		OSSL_PARAM_construct_end(),
 	};
-	/* A NULL key means "keep the old one" to the library, so an empty key needs a pointer. */
+	/* A NULL key means "keep the old one" to the library, so an empty key needs a pointer.
+	 */
 	if (!EVP_MAC_init(c, key.n ? key.p : none, key.n, params))
 		return false;
 	for (size_t i = 0; i < n_parts; i++)

@@ -20,7 +20,8 @@ static void be32(uint8_t out[4], uint32_t v)
 		out[i] = (uint8_t)(v >> (24 - 8 * i));
 }
 
-/* HMAC over a label of fixed meaning and length-prefixed parts, so that no two inputs look alike. */
+/* HMAC over a label of fixed meaning and length-prefixed parts, so that no two inputs look
+ * alike. */
 static enum err labelled(const uint8_t key[AUTH_KEY_BYTES], const char *label,
 			 const struct transcript *t, struct bytes more,
 			 uint8_t out[SHA256_BYTES])

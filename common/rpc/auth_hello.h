@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both ends of HELLO compute alike (docs/decisions/0001-handshake.md). Internal to auth_hello_*.c.
- * Thread: any; pure.
+ * What both ends of HELLO compute alike (docs/decisions/0001-handshake.md). Internal to
+ * auth_hello_*.c. Thread: any; pure.
  */
 #pragma once
 
@@ -10,8 +10,8 @@
 
 #define HELLO_MECHANISM "hmac-sha256"
 
-/* Both first messages, byte for byte as they went over the wire: nothing in them can be changed,
- * left out or added without the proofs failing, fields of later versions included. */
+/* Both first messages, byte for byte as they went over the wire: nothing in them can be
+ * changed, left out or added without the proofs failing, fields of later versions included. */
 struct transcript {
 	struct bytes hello, challenge;
 };

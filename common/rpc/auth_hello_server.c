@@ -9,8 +9,8 @@
 #define HANDSHAKES   8192
 
 /*
- * Challenges that became sessions, so that none does twice (I4). One lives for handshake_ms, so two
- * generations of that length remember it for long enough.
+ * Challenges that became sessions, so that none does twice (I4). One lives for handshake_ms, so
+ * two generations of that length remember it for long enough.
  */
 struct used {
 	uint64_t *slots; /* open addressing; 0 is free */
@@ -161,7 +161,7 @@ static enum err seal_cookie(struct hello_server *h, struct bytes hello,
 enum err hello_server_challenge(struct hello_server *h, struct bytes hello, uint64_t now_ns,
 				struct buf *challenge, struct why *why)
 {
-	struct claim c;
+	struct claim c = { 0 };
 	enum err e = read_hello(hello, &c, why);
 	if (e != ERR_NONE)
 		return e;
@@ -323,7 +323,7 @@ enum err hello_server_prove(struct hello_server *h, struct bytes prove, uint64_t
 	assert(session != 0);
 	struct msg_prove m;
 	struct msg_challenge c;
-	struct claim claim;
+	struct claim claim = { 0 };
 	struct dec d = DEC_INIT(prove, NULL, why);
 	enum err e = dec_prove(&d, &m);
 	if (e == ERR_NONE)

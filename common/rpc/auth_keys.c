@@ -15,7 +15,8 @@ struct role_key {
 	uint8_t key[AUTH_KEY_BYTES];
 };
 
-/* The whole of a mapping of its own. After a fork the child sees zeros: no magic, so no keys. */
+/* The whole of a mapping of its own. After a fork the child sees zeros: no magic, so no keys.
+ */
 struct keyring {
 	uint32_t magic;
 	uint32_t n_secrets, n_keys;
@@ -200,7 +201,7 @@ enum err keyring_derive_line(const struct keyring *k, enum role role, const char
 				? "role client needs a tenant: 1..64 characters of A-Z a-z 0-9 . _ -"
 				: "role must be client, holder, service or admin, and only client "
 				  "has a tenant");
-	uint8_t key[AUTH_KEY_BYTES];
+	uint8_t key[AUTH_KEY_BYTES] = { 0 };
 	enum err e = keyring_role_key(k, 0, role, tenant, key);
 	if (e == ERR_NOT_FOUND)
 		e = why_set(

@@ -66,7 +66,8 @@ bool auth_limit_failed(struct auth_limit *l, uint64_t source, uint64_t now_ns,
 		       uint64_t *repeated)
 {
 	struct source *s = find_or_make(l->sources[set_of(source)], source);
-	/* Failures that were let in before the bucket ran dry cannot pile up a longer ban than it. */
+	/* Failures that were let in before the bucket ran dry cannot pile up a longer ban than
+	 * it. */
 	uint64_t most = now_ns + AUTH_TRIES * NS_PER_S;
 	s->paid_ns = MIN_OF(MAX_OF(s->paid_ns, now_ns) + NS_PER_S, most);
 	s->last_ns = now_ns;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tickets: what a master lets a client do at one holder (spec/store.md, "Terms and puts"; rows in
- * proto/ticket.def). The master mints, the client carries the bytes, the holder opens them and
- * obeys nothing else. HMAC-SHA256 cut to 16 bytes, by a key of that holder
+ * Tickets: what a master lets a client do at one holder (spec/store.md, "Terms and puts"; rows
+ * in proto/ticket.def). The master mints, the client carries the bytes, the holder opens them
+ * and obeys nothing else. HMAC-SHA256 cut to 16 bytes, by a key of that holder
  * (HKDF(secret, "pomelo/v1/ticket/HOLDER")), so a ticket is good at no other.
  *
  * I1: no field is read before the MAC was compared, in constant time.
- * I2: a ticket does not age. It ends with its pool_epoch (writes) or its slot's generation (reads):
- *     T6, never by time.
+ * I2: a ticket does not age. It ends with its pool_epoch (writes) or its slot's generation
+ *     (reads): T6, never by time.
  *
  * Thread: a ticket_key belongs to one thread.
  */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The handshake's four decoders (B5). The first byte chooses: below 4 the bytes stand for that
- * message as they are; else they change message (byte & 3) of an honest handshake, in triples of
- * (position, position, value to xor), and no session may come of it unless nothing was changed.
+ * message as they are; else they change message (byte & 3) of an honest handshake, in triples
+ * of (position, position, value to xor), and no session may come of it unless nothing was
+ * changed.
  */
 #include "rpc/auth.h"
 

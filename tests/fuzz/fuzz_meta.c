@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meta store's readers (B5). The first byte chooses: 0 and 1, the bytes are a log or a snapshot as
- * they are; 2 and 3, one of a good store with changes in triples (position, position, value to xor); 4,
- * records under good checksums, to reach what lies behind them. What opens must be sound, go on, and
- * open again as it was.
+ * The meta store's readers (B5). The first byte chooses: 0 and 1, the bytes are a log or a
+ * snapshot as they are; 2 and 3, one of a good store with changes in triples (position,
+ * position, value to xor); 4, records under good checksums, to reach what lies behind them.
+ * What opens must be sound, go on, and open again as it was.
  */
 #include "meta/meta_log.h"
 

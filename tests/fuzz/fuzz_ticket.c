@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ticket's bytes (B5): as they come, and again under a right MAC, to reach what lies behind it. */
+/* A ticket's bytes (B5): as they come, and again under a right MAC, to reach what lies behind
+ * it. */
 #include "rpc/auth_crypto.h"
 #include "rpc/ticket.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The meta store on a real loop and a real folder: writes, snapshots and the loop side by side. */
+/* The meta store on a real loop and a real folder: writes, snapshots and the loop side by side.
+ */
 #include "meta/meta.h"
 
 #include <stdio.h>

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A real process that writes a meta store and says through a pipe what was acknowledged, killed at any
- * moment, again and again: what it said is there, and nothing but what it wrote.
+ * A real process that writes a meta store and says through a pipe what was acknowledged, killed
+ * at any moment, again and again: what it said is there, and nothing but what it wrote.
  *
  *   meta_kill [ROUNDS]     200 without it
  *
- * Record s of the store is TERM for the first record of a round, else a tombstone that follows from s.
+ * Record s of the store is TERM for the first record of a round, else a tombstone that follows
+ * from s.
  */
 #include "meta/meta.h"
 

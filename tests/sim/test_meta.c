@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meta store through many lives of a process on one simulated machine: it is killed, the power goes,
- * the disk fills, fails, slows down, at any moment. Judged by a list of what was handed in and what was
- * acknowledged, from which the state a store may hold is computed anew.
+ * The meta store through many lives of a process on one simulated machine: it is killed, the
+ * power goes, the disk fills, fails, slows down, at any moment. Judged by a list of what was
+ * handed in and what was acknowledged, from which the state a store may hold is computed anew.
  */
 #include "meta/meta.h"
 
@@ -130,8 +130,8 @@ static uint64_t digest(const struct meta_state *st)
 }
 
 /*
- * The store holds exactly the acknowledged appends and some of those in doubt, the earliest. Makes
- * what it has acknowledged, and forgets the rest: nobody will hand it in again.
+ * The store holds exactly the acknowledged appends and some of those in doubt, the earliest.
+ * Makes what it has acknowledged, and forgets the rest: nobody will hand it in again.
  */
 static void judge(struct world *w, const struct meta_state *st)
 {

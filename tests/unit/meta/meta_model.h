@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meta store's state the slow, plain way: arrays and loops, written from the rules and not from
- * meta_state.c. And random records over few names, so that they meet.
+ * The meta store's state the slow, plain way: arrays and loops, written from the rules and not
+ * from meta_state.c. And random records over few names, so that they meet.
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The asynchronous store in a simulated process on a disk in memory: what an append is told, and when.
+ * The asynchronous store in a simulated process on a disk in memory: what an append is told,
+ * and when.
  */
 #include "meta/meta.h"
 
@@ -520,7 +521,8 @@ Test(meta_file, snapshots, .timeout = 20)
 	NO_LEAKS();
 }
 
-/* A done callback that keeps the writer busy for good must not keep the snapshot from starting. */
+/* A done callback that keeps the writer busy for good must not keep the snapshot from starting.
+ */
 static void done_and_again(struct meta_append *a)
 {
 	struct appended *x = container_of(a, struct appended, a);

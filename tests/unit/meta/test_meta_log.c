@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's files on a disk that may lose power at any operation, fail any of them, run full, rot.
+ * The store's files on a disk that may lose power at any operation, fail any of them, run full,
+ * rot.
  *
- * The judge: record k of a script is the same in every run, so the state after k records has one
- * digest. What an opened store holds must be the state after some k, with k at least what was
- * acknowledged and at most what was handed in.
+ * The judge: record k of a script is the same in every run, so the state after k records has
+ * one digest. What an opened store holds must be the state after some k, with k at least what
+ * was acknowledged and at most what was handed in.
  */
 #include "meta/meta_log.h"
 
@@ -372,7 +373,8 @@ Test(meta_log, power_cut_at_every_operation, .timeout = 120)
 	}
 }
 
-/* Each write up to each byte, as a disk that tears anywhere (or a process killed inside) leaves it. */
+/* Each write up to each byte, as a disk that tears anywhere (or a process killed inside) leaves
+ * it. */
 Test(meta_log, cut_inside_every_write_at_every_byte, .timeout = 120)
 {
 	enum { TO = 16 };
@@ -424,7 +426,8 @@ Test(meta_log, power_cut_during_recovery, .timeout = 120)
 
 /* ---- failing operations ---- */
 
-/* A failed sync of a frame: in doubt then, decided after the restart, and nothing is taken after it. */
+/* A failed sync of a frame: in doubt then, decided after the restart, and nothing is taken
+ * after it. */
 Test(meta_log, failed_sync, .timeout = 60)
 {
 	enum { TO = 26 };
@@ -439,13 +442,15 @@ Test(meta_log, failed_sync, .timeout = 60)
 		if (run_open(&r) == ERR_NONE) {
 			enum err e = run_script(&r, TO);
 			cr_assert_eq(e, ERR_IO, "op %zu", (size_t)n);
-			/* a snapshot that failed is tried again another day; a log is broken, and stays so */
+			/* a snapshot that failed is tried again another day; a log is broken,
+			 * and stays so */
 			e = run_append(&r, 1);
 			cr_assert(e == ERR_IO || r.snapping, "op %zu", (size_t)n);
 			cr_assert(e == ERR_NONE || kind == FAULT_SYNC_DIR || !r.snapping);
 			run_close(&r);
 		}
-		/* the process restarts and reads what the page cache shows; then the power goes */
+		/* the process restarts and reads what the page cache shows; then the power goes
+		 */
 		struct run again = {
 			.script = &script, .disk = r.disk, .acked = r.acked, .given = r.given
 		};
@@ -611,7 +616,8 @@ Test(meta_log, acknowledged_frames_never_go_silently, .timeout = 120)
 	run_free(&r);
 }
 
-/* Sectors that read as zeros where an acknowledged frame was, with another frame behind them. */
+/* Sectors that read as zeros where an acknowledged frame was, with another frame behind them.
+ */
 Test(meta_log, a_hole_in_the_log, .timeout = 20)
 {
 	struct run r = run_all_files();
@@ -653,8 +659,8 @@ Test(meta_log, files_missing, .timeout = 5)
 			if (mask >> i & 1)
 				fault_fs_remove(r.disk, names[i]);
 		enum err e = run_open(&r);
-		/* without the log: the old one is the end of what was acknowledged for all anyone can
-		 * tell; it looks like a switch that was cut short */
+		/* without the log: the old one is the end of what was acknowledged for all
+		 * anyone can tell; it looks like a switch that was cut short */
 		if (mask == 1) {
 			cr_assert_eq(e, ERR_NONE, "%s", r.why.text);
 		} else {

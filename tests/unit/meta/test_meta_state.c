@@ -114,7 +114,8 @@ Test(meta_state, settled, .timeout = 5)
 	NO_LEAKS();
 }
 
-/* A tombstone made after a floor is kept although the floor bars more: the floor may go first. */
+/* A tombstone made after a floor is kept although the floor bars more: the floor may go first.
+ */
 Test(meta_state, tombstone_under_a_floor, .timeout = 5)
 {
 	struct meta_state *st = state_new();
