@@ -79,6 +79,8 @@ struct cl_member_opts {
 	const char *exe;
 	const char *const *args; /* NULL-ended */
 	const char *peer;
+	const char *
+		addr; /* where it listens: "ipc://%d/run/agent.sock"; NULL: a path of ours, %a */
 };
 
 /* owned, cl_close(). */

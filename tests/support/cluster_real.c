@@ -5,7 +5,9 @@
  *   DIR/secret            the cluster secret, 0600
  *   DIR/NODE/             a machine's disk; a tmpfs of its own when we are root
  *   DIR/NODE/MEMBER/      a member's folder (%d); MEMBER.log beside it has its output
- *   DIR/MEMBER.sock       where it listens; FROM.MEMBER.px the proxy's door for callers on FROM
+ *   DIR/MEMBER.sock       where it listens, unless its options say otherwise
+ *   DIR/FROM.MEMBER/      the proxy's doors for callers on the node FROM: rpc.sock, and beat.sock for
+ *                         what goes to the beat.sock beside the member's socket
  *
  * Children die with the test's process. Callers share one real loop.
  */
@@ -120,6 +122,9 @@ static void node_add(struct cluster *c, struct cl_node *n)
 				   "mode=0700,size=" DISK_BYTES) == 0;
 }
 
+static void expand(struct cluster *c, struct cl_member *m, const char *arg,
+		   char out[PATH_BYTES]);
+
 static void member_add(struct cluster *c, struct cl_member *m)
 {
 	struct real *r = real_of(c);
@@ -130,6 +135,12 @@ static void member_add(struct cluster *c, struct cl_member *m)
 	snprintf(x->dir, sizeof(x->dir), "%.120s/%s", rn(m->on)->dir, m->name);
 	make_dir(x->dir);
 	snprintf(m->addr, sizeof(m->addr), "ipc://%s/%s.sock", r->dir, m->name);
+	if (m->o.addr) {
+		char text[PATH_BYTES];
+		expand(c, m, m->o.addr, text);
+		SIM_CHECK(strncmp(text, "ipc:///", 7) == 0, "%s: want ipc://PATH", text);
+		snprintf(m->addr, sizeof(m->addr), "%.150s", text);
+	}
 }
 
 static uint64_t now_ns(struct cluster *c)
@@ -302,12 +313,19 @@ static const char *addr(struct cluster *c, struct cl_node *from, struct cl_membe
 		if (i->from == from && i->to == to)
 			return i->addr;
 	struct cl_route *x = calloc(1, sizeof(*x));
-	char at[CL_ADDR_MAX];
+	char dir[PATH_BYTES], at[PATH_BYTES + 16], beats[CL_ADDR_MAX + 16];
 	SIM_CHECK(x, "no memory");
 	*x = (struct cl_route){ .from = from, .to = to, .next = c->routes };
-	snprintf(at, sizeof(at), "ipc://%s/%s.%s.px", r->dir, from->name, to->name);
+	snprintf(dir, sizeof(dir), "%s/%s.%s", r->dir, from->name, to->name);
+	make_dir(dir);
+	snprintf(at, sizeof(at), "ipc://%s/rpc.sock", dir);
 	enum err e = proxy_route(r->proxy, at, to->addr, rn(from)->idx, rn(to->on)->idx,
 				 x->addr, sizeof(x->addr));
+	snprintf(at, sizeof(at), "%s/beat.sock", dir);
+	const char *path = to->addr + strlen("ipc://"), *slash = strrchr(path, '/');
+	snprintf(beats, sizeof(beats), "%.*s/beat.sock", (int)(slash - path), path);
+	if (e == ERR_NONE)
+		e = proxy_route_dgrams(r->proxy, at, beats, rn(from)->idx, rn(to->on)->idx);
 	SIM_CHECK(e == ERR_NONE, "%s: %s", at, err_name(e));
 	c->routes = x;
 	return x->addr;

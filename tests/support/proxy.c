@@ -8,6 +8,7 @@
  *     of arrival.
  */
 #include "tests/support/proxy.h"
+#include "tests/support/proxy_dgram.h"
 
 #include "tests/support/sim.h"
 
@@ -72,7 +73,8 @@ struct proxy {
 	struct sim_rng rng;
 	uint32_t reorder_ppm;
 	struct route routes[PROXY_ROUTES];
-	size_t n_routes, n_conns;
+	struct dgram_route dgrams[PROXY_ROUTES];
+	size_t n_routes, n_dgrams, n_conns;
 	struct list conns;
 	struct link links[NODES][NODES];
 	struct proxy_counters c;
@@ -307,7 +309,7 @@ static void conn_work(struct proxy *p, struct conn *c, uint64_t now)
 /* ---- the thread ---- */
 
 struct poll_set {
-	struct pollfd fds[1 + PROXY_ROUTES + 4 * PROXY_CONNS];
+	struct pollfd fds[1 + PROXY_ROUTES * (2 + DGRAM_SENDERS) + 4 * PROXY_CONNS];
 	nfds_t n;
 	int timeout_ms;
 };
@@ -335,6 +337,8 @@ static void gather(struct proxy *p, struct poll_set *s)
 	s->fds[s->n++] = (struct pollfd){ .fd = p->event, .events = POLLIN };
 	for (size_t i = 0; i < p->n_routes; i++)
 		s->fds[s->n++] = (struct pollfd){ .fd = p->routes[i].fd, .events = POLLIN };
+	for (size_t i = 0; i < p->n_dgrams; i++)
+		s->n += dgram_poll(&p->dgrams[i], s->fds + s->n);
 	list_for_each (n, &p->conns) {
 		struct conn *c = list_entry(n, struct conn, node);
 		if (s->n + 4 > ARRAY_LEN(s->fds))
@@ -351,6 +355,10 @@ static void work(struct proxy *p)
 	(void)r;
 	for (size_t i = 0; i < p->n_routes; i++)
 		accept_one(p, (int)i);
+	for (size_t i = 0; i < p->n_dgrams; i++) {
+		struct dgram_route *d = &p->dgrams[i];
+		dgram_work(d, !p->links[d->a][d->b].cut, !p->links[d->b][d->a].cut);
+	}
 	list_for_each (n, &p->conns)
 		conn_work(p, list_entry(n, struct conn, node), now);
 	list_for_each_safe (n, &p->conns)
@@ -411,6 +419,8 @@ void proxy_free(struct proxy *p)
 		if (p->routes[i].ipc)
 			unlink(p->routes[i].path);
 	}
+	for (size_t i = 0; i < p->n_dgrams; i++)
+		dgram_close(&p->dgrams[i]);
 	close(p->event);
 	pthread_mutex_destroy(&p->lock);
 	free(p);
@@ -443,6 +453,21 @@ enum err proxy_route(struct proxy *p, const char *at, const char *to, int a, int
 	wake(p);
 	pthread_mutex_unlock(&p->lock);
 	return ERR_NONE;
+}
+
+enum err proxy_route_dgrams(struct proxy *p, const char *at, const char *to, int a, int b)
+{
+	enum err e = ERR_NONE;
+	pthread_mutex_lock(&p->lock);
+	if (p->n_dgrams == PROXY_ROUTES)
+		e = ERR_BUSY;
+	else if (!dgram_open(&p->dgrams[p->n_dgrams], at, to, a, b))
+		e = ERR_EXISTS;
+	else
+		p->n_dgrams++;
+	wake(p);
+	pthread_mutex_unlock(&p->lock);
+	return e;
 }
 
 void proxy_cut(struct proxy *p, int from, int to, bool cut)

@@ -35,6 +35,9 @@ void proxy_free(struct proxy *p);
  */
 enum err proxy_route(struct proxy *p, const char *at, const char *to, int a, int b, char *bound,
 		     size_t bound_size) MUST_CHECK;
+/* The same for datagrams, of a unix socket: paths. Only cuts touch them. */
+enum err proxy_route_dgrams(struct proxy *p, const char *at, const char *to, int a, int b)
+	MUST_CHECK;
 /* What `from` sends to `to` does not arrive, or does again. */
 void proxy_cut(struct proxy *p, int from, int to, bool cut);
 /* For for_ms each message from -> to takes ms more. */
