@@ -12,6 +12,7 @@
 #include "base/path.h"
 #include "base/sum.h"
 #include "base/where.h"
+#include "rpc/addr.h"
 #include "rpc/auth.h"
 #include "svc/beat.h"
 
@@ -19,6 +20,19 @@
 const struct conf_foreign svc_foreign[] = { SVC_FOREIGN(SVC_FOREIGN_ROW) };
 
 /* ---- settings ---- */
+
+/* Each must be an address that an engine can serve, said with the setting's name. */
+static enum err check_addrs(struct conf *c, struct why *w, const char *name,
+			    const struct conf_list *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		struct addr a;
+		struct why bad = { 0 };
+		if (addr_parse(l->v[i], &a, &bad))
+			return conf_fail(c, w, name, "%s", bad.text);
+	}
+	return ERR_NONE;
+}
 
 enum err svc_conf_check(struct conf *c, const void *at, struct why *w)
 {
@@ -33,7 +47,10 @@ enum err svc_conf_check(struct conf *c, const void *at, struct why *w)
 	if (!v->tls_cert[0] != !v->tls_key[0])
 		return conf_fail(c, w, v->tls_cert[0] ? ".tls_cert" : ".tls_key",
 				 "certificate and key go together; set both or none");
-	return ERR_NONE;
+	enum err e = check_addrs(c, w, ".listen", &v->listen);
+	if (e == ERR_NONE)
+		e = check_addrs(c, w, ".advertise", &v->advertise);
+	return e ? e : check_addrs(c, w, "masters", &v->masters);
 }
 
 /* The settings have read POMELO_* already; where_find is to see the rest alone. */
