@@ -150,7 +150,7 @@ static void finish(struct sup *s)
 	s->stopped = true;
 	if (!s->keep_memory)
 		remove_pool(s);
-	static const char *const names[] = { "endpoints.json", "up.json", "sup.sock" };
+	static const char *const names[] = { "endpoints.json", "up.json", "sup.pid", "sup.sock" };
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (path_join(path, s->o->dir.run, names[i], NULL) == ERR_NONE)
 			unlink(path);
@@ -234,8 +234,22 @@ static enum err open_all(struct sup *s, struct why *why)
 	return ERR_NONE;
 }
 
+/* For init systems (PIDFile=); nothing of ours reads it. */
+static void write_pid(const struct sup *s)
+{
+	char path[PATH_BYTES_MAX], text[32];
+	int n = snprintf(text, sizeof(text), "%d\n", getpid());
+	struct why why = { 0 };
+	enum err e = path_join(path, s->o->dir.run, "sup.pid", &why);
+	if (e == ERR_NONE)
+		e = path_write_atomic(path, BYTES(text, n), 0600, &why);
+	if (e != ERR_NONE)
+		LOG_WARN(&s->log, "start", "pid_file=\"%s\"", why.text);
+}
+
 static void begin(struct sup *s)
 {
+	write_pid(s);
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		child_init(&s->children[i], s, &service_rows[i], s->o->bin[i]);
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
