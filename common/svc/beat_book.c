@@ -48,7 +48,9 @@ static struct beat_entry *add(struct beat_book *b, const char *name)
 {
 	if (b->n == b->cap) {
 		size_t cap = MIN_OF(MAX_OF(b->cap * 2, 16), b->peers_max);
-		struct beat_entry **v = cap > b->n ? realloc(b->v, cap * sizeof(*v)) : NULL;
+		struct beat_entry **v = NULL;
+		if (cap > b->n)
+			v = reallocarray(b->v, cap, sizeof(void *));
 		if (!v)
 			return NULL;
 		b->v = v;

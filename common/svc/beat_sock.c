@@ -89,7 +89,7 @@ static enum err sys_fail(const char *addr, const char *what, struct why *why)
 enum err beat_sock_listen(struct beat_sock *s, const char *addr, struct why *why)
 {
 	union beat_sockaddr a;
-	socklen_t n;
+	socklen_t n = 0;
 	*s = (struct beat_sock){ .fd = -1 };
 	enum err e = parse(addr, &a, &n, why);
 	if (e)
@@ -114,7 +114,7 @@ enum err beat_sock_listen(struct beat_sock *s, const char *addr, struct why *why
 enum err beat_sock_dial(struct beat_sock *s, const char *to, const char *from, struct why *why)
 {
 	union beat_sockaddr a;
-	socklen_t n;
+	socklen_t n = 0;
 	*s = (struct beat_sock){ .fd = -1 };
 	enum err e = parse(to, &a, &n, why);
 	if (e)

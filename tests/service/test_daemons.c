@@ -33,6 +33,12 @@ static struct criterion_test_params each_daemon(void)
 	}                                          \
 	ParameterizedTest(int *row_idx, daemons, name)
 
+/* One that no outgoing connection is given, with its neighbour five above, for the beats. */
+static unsigned free_port(void)
+{
+	return 20000 + (unsigned)getpid() % 12000;
+}
+
 /* ---- alone ---- */
 
 /* Prometheus text: every sample has a TYPE before it, a name of ours, a number. */
@@ -379,8 +385,7 @@ Test(daemons, an_agent_of_another_folder_joins_by_address)
 	struct box b, far;
 	struct proc m, a;
 	char text[8192];
-	/* a free port with its neighbour five above, for the beats */
-	unsigned port = 20000 + (unsigned)getpid() % 20000;
+	unsigned port = free_port();
 	snprintf(listen, sizeof(listen), "--listen=tcp://127.0.0.1:%u", port);
 	snprintf(masters, sizeof(masters), "--masters=tcp://127.0.0.1:%u", port);
 	box_make(&b);
@@ -584,7 +589,7 @@ Test(daemons, mooncake_flags_are_understood)
 	struct proc p;
 	struct caller c;
 	char addr[64], text[8192];
-	unsigned port = 40000 + (unsigned)getpid() % 10000;
+	unsigned port = free_port();
 	snprintf(flag, sizeof(flag), "--rpc_port=%u", port);
 	snprintf(addr, sizeof(addr), "tcp://127.0.0.1:%u", port);
 	box_make(&b);

@@ -199,7 +199,7 @@ Test(beat_thread, two_masters_over_udp_and_unix)
 	struct beat_table *second;
 	struct beat_peer p;
 	begin(&f);
-	snprintf(udp, sizeof(udp), "udp://127.0.0.1:%u", 20000 + (unsigned)getpid() % 30000);
+	snprintf(udp, sizeof(udp), "udp://127.0.0.1:%u", 20000 + (unsigned)getpid() % 12000);
 	open_table(&f, udp);
 	second = f.table;
 	open_table(&f, f.master);
