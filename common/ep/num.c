@@ -3,7 +3,10 @@
 
 #include <math.h>
 
-/* The loops below carry no branches, so each clone is vector code of its width. */
+/*
+ * The loops below carry no branches, so each clone is vector code of its width. The clones are static:
+ * of a hidden function gcc leaves the resolver visible, and libpomelo.a may define pml_ names only.
+ */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -11,7 +14,7 @@
 #endif
 
 CLONES
-void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales)
+static void row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales)
 {
 	for (uint32_t g = 0; g < hidden / EP_SCALE_GROUP; g++) {
 		float v[EP_SCALE_GROUP];
@@ -37,15 +40,30 @@ void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scale
 }
 
 CLONES
-void num_row_fma(float *acc, const uint16_t *y, float w, uint32_t hidden)
+static void row_fma(float *acc, const uint16_t *y, float w, uint32_t hidden)
 {
 	for (uint32_t i = 0; i < hidden; i++)
 		acc[i] = fmaf(w, num_from_bf16(y[i]), acc[i]);
 }
 
 CLONES
-void num_row_to_bf16(const float *acc, uint16_t *out, uint32_t hidden)
+static void row_to_bf16(const float *acc, uint16_t *out, uint32_t hidden)
 {
 	for (uint32_t i = 0; i < hidden; i++)
 		out[i] = num_to_bf16(acc[i]);
+}
+
+void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales)
+{
+	row_to_fp8(x, hidden, q, scales);
+}
+
+void num_row_fma(float *acc, const uint16_t *y, float w, uint32_t hidden)
+{
+	row_fma(acc, y, w, hidden);
+}
+
+void num_row_to_bf16(const float *acc, uint16_t *out, uint32_t hidden)
+{
+	row_to_bf16(acc, out, hidden);
 }

@@ -30,6 +30,7 @@ enum err gpu_copy(void *d, const void *s, uint64_t n, void *st, struct why *w) {
 enum err gpu_stream_new(int d, void **o, struct why *w) { (void)d; (void)o; return none(w); }
 void gpu_stream_free(void *s) { (void)s; }
 enum err gpu_sync(void *s, struct why *w) { (void)s; return none(w); }
+enum err gpu_device_sync(int d, struct why *w) { (void)d; return none(w); }
 bool gpu_capturing(void *s) { (void)s; return false; }
 enum err gpu_event_new(int d, bool t, void **o, struct why *w) { (void)d; (void)t; (void)o; return none(w); }
 void gpu_event_free(void *e) { (void)e; }
