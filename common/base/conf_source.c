@@ -166,6 +166,9 @@ static enum err take_flag(struct conf *c, const char *flag, const char *value, c
 		return unknown(c, flag, NAME_FLAG, "command line", w);
 	if (!value && it && it->row->type == CONF_bool)
 		value = "true";
+	/* a foreign flag that fills nothing has no type to tell: a switch, unless a value follows */
+	if (!value && a && !it && (!next || strncmp(next, "--", 2) == 0))
+		value = "true";
 	if (!value) {
 		value = next;
 		(*used)++;

@@ -580,27 +580,68 @@ Test(daemons, a_secret_others_may_read_is_refused)
 	NO_LEAKS();
 }
 
-/* Mooncake's launch names (design section 8). */
+/* Mooncake's launch names (design section 8), in the ways its scripts write them. */
 Test(daemons, mooncake_flags_are_understood)
 {
-	char flag[32];
-	const char *args[] = { flag, "--enable_offload=true", NULL };
-	struct box b;
-	struct proc p;
-	struct caller c;
-	char addr[64], text[8192];
-	unsigned port = free_port();
-	snprintf(flag, sizeof(flag), "--rpc_port=%u", port);
-	snprintf(addr, sizeof(addr), "tcp://127.0.0.1:%u", port);
-	box_make(&b);
-	proc_run(&b, daemon_row("master"), args, &p);
-	caller_open(&c, &b, addr, ROLE_CLIENT, ROLE_SERVICE);
-	cr_expect_eq(caller_call(&c, METHOD_VERSION, BYTES(NULL, 0), 5000, NULL, NULL),
-		     ERR_NONE);
-	caller_close(&c);
-	cr_expect(strstr(proc_log(&p, text, sizeof(text)), "enable_offload") != NULL, "%s",
-		  text);
-	cr_expect_eq(proc_stop(&p), 0);
-	box_remove(&b);
+	char port[16], flag[32], addr[64], text[8192];
+	snprintf(port, sizeof(port), "%u", free_port());
+	snprintf(flag, sizeof(flag), "--rpc_port=%s", port);
+	snprintf(addr, sizeof(addr), "tcp://127.0.0.1:%s", port);
+	const char *const ways[][5] = {
+		{ flag, "--enable_offload=true", NULL },
+		{ "--enable_offload", flag, NULL },
+		{ "--rpc_port", port, "--enable_offload", NULL },
+		{ "--enable_offload", "true", "--rpc_port", port, NULL },
+	};
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+		struct box b;
+		struct proc p;
+		struct caller c;
+		box_make(&b);
+		proc_run(&b, daemon_row("master"), ways[i], &p);
+		caller_open(&c, &b, addr, ROLE_CLIENT, ROLE_SERVICE);
+		cr_expect_eq(caller_call(&c, METHOD_VERSION, BYTES(NULL, 0), 5000, NULL, NULL),
+			     ERR_NONE, "way %zu", i);
+		caller_close(&c);
+		cr_expect(strstr(proc_log(&p, text, sizeof(text)), "enable_offload"), "%s",
+			  text);
+		cr_expect_eq(proc_stop(&p), 0);
+		box_remove(&b);
+	}
+	NO_LEAKS();
+}
+
+/* ---- words that start nothing ---- */
+
+EACH_DAEMON(help_version_and_settings)
+{
+	static const struct {
+		const char *args[3], *want, *also;
+		int code;
+	} rows[] = {
+		{ { "--help" }, "usage: ", "beat_ms", 0 },
+		{ { "-h" }, "usage: ", "secret_file", 0 },
+		{ { "--help", "--nonsense" }, "usage: ", "", 0 },
+		{ { "--version" }, POMELO_VERSION, "", 0 },
+		{ { "--show-config", "--beat-ms=123" }, "123", "flag --beat-ms", 0 },
+		{ { "--show-config", "--beat-ms=1" }, "beat_ms", "20..60000", 2 },
+	};
+	const struct daemon_row *row = &daemon_rows[*row_idx];
+	char text[65536];
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct box b;
+		struct proc p;
+		char path[96];
+		box_make(&b);
+		proc_start(&b, row, rows[i].args, &p);
+		cr_assert(proc_wait(&p, 10000), "%s", rows[i].args[0]);
+		proc_log(&p, text, sizeof(text));
+		cr_expect_eq(p.code, rows[i].code, "%s: %d", rows[i].args[0], p.code);
+		cr_expect(strstr(text, rows[i].want) && strstr(text, rows[i].also), "%s: %s",
+			  rows[i].args[0], text);
+		snprintf(path, sizeof(path), "%s/run", b.dir);
+		cr_expect_neq(access(path, F_OK), 0, "nothing was made");
+		box_remove(&b);
+	}
 	NO_LEAKS();
 }

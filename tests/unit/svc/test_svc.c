@@ -347,6 +347,23 @@ Test(svc, three_on_one_loop)
 	NO_LEAKS();
 }
 
+/* It cannot go on: what is inside is answered, and the first reason stays. */
+Test(svc, a_failure_ends_it_like_a_stop)
+{
+	struct fixture f;
+	begin(&f);
+	open_it(&f);
+	svc_fail(&f.toy.svc, ERR_IO, "toy: disk %d is gone", 7);
+	svc_fail(&f.toy.svc, ERR_INTERNAL, "toy: and more");
+	until_closed(&f);
+	cr_expect_eq(f.toy.svc.failed, ERR_IO);
+	cr_expect(strstr(f.log, "err=IO msg=\"toy: disk 7 is gone\""), "%s", f.log);
+	cr_expect_null(strstr(f.log, "and more"));
+	cr_expect_str_eq(story, "open drain close ");
+	end(&f);
+	NO_LEAKS();
+}
+
 /* ---- settings ---- */
 
 static void write_conf(struct fixture *f, const char *text)
