@@ -23,7 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPINS 2000 /* looks before the waiter sleeps between them; a trip takes about 0.2 us */
+#define STREAM_BYTES (8u << 20) /* rows of a source: more than the second-level cache keeps */
+#define SPINS	     2000 /* looks before the waiter sleeps between them; a trip takes about 0.2 us */
 
 struct host {
 	uint8_t *win[EP_RANKS_MAX]; /* [rank] mapped windows; ours is writable */
@@ -358,6 +359,7 @@ static bool gather(struct ep_buf *b, struct ep_handle *h, uint32_t src, const in
 		 scales = b->shape.hidden / 128;
 	uint64_t cap = n * b->shape.max_tokens, total = (uint64_t)head->n_tokens * head->top_k;
 	uint32_t top_k = head->top_k;
+	bool stream = total * row_out >= STREAM_BYTES;
 	for (uint64_t i = 0; i < total; i++) {
 		int32_t id = ids[i];
 		if (id < 0 || id >= (int32_t)b->shape.n_experts ||
@@ -368,7 +370,11 @@ static bool gather(struct ep_buf *b, struct ep_handle *h, uint32_t src, const in
 		if ((uint32_t)pos[i] >= (uint32_t)counts[e * n + src] || at >= cap)
 			return false; /* it went on while we read */
 		const uint8_t *row = s + b->layout.rows + i / top_k * stride;
-		memcpy((uint8_t *)a->recv_x + (e * cap + at) * row_out, row, row_out);
+		uint8_t *to = (uint8_t *)a->recv_x + (e * cap + at) * row_out;
+		if (stream)
+			num_row_stream(to, row, row_out);
+		else
+			memcpy(to, row, row_out);
 		if (fp8)
 			memcpy(a->recv_scales + (e * cap + at) * scales, row + b->shape.hidden,
 			       scales * 4);
@@ -403,6 +409,7 @@ static enum err host_receive(struct ep_buf *b, struct ep_handle *h, struct why *
 		for (uint32_t e = 0; b->masked[r] && e < b->map.n_local[me]; e++)
 			begin[e * n + r] = -1;
 	free(counts);
+	num_stream_end();
 	raise_flags(b, h->slot, EP_READ_DONE, stamp);
 	return ERR_NONE;
 }

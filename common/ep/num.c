@@ -2,6 +2,10 @@
 #include "ep/num.h"
 
 #include <math.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /*
  * The loops below carry no branches, so each clone is vector code of its width. The clones are static:
@@ -67,3 +71,37 @@ void num_row_to_bf16(const float *acc, uint16_t *out, uint32_t hidden)
 {
 	row_to_bf16(acc, out, hidden);
 }
+
+#ifdef __SSE2__
+void num_row_stream(void *to, const void *from, size_t bytes)
+{
+	__m128i *d = to;
+	const __m128i *s = from;
+	if ((uintptr_t)to % 16 || bytes % 64) {
+		memcpy(to, from, bytes);
+		return;
+	}
+	for (size_t i = 0; i < bytes / 16; i += 4) {
+		__m128i a = _mm_loadu_si128(s + i), b = _mm_loadu_si128(s + i + 1);
+		__m128i c = _mm_loadu_si128(s + i + 2), e = _mm_loadu_si128(s + i + 3);
+		_mm_stream_si128(d + i, a);
+		_mm_stream_si128(d + i + 1, b);
+		_mm_stream_si128(d + i + 2, c);
+		_mm_stream_si128(d + i + 3, e);
+	}
+}
+
+void num_stream_end(void)
+{
+	_mm_sfence();
+}
+#else
+void num_row_stream(void *to, const void *from, size_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+
+void num_stream_end(void)
+{
+}
+#endif

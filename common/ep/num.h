@@ -82,6 +82,13 @@ static inline float num_from_e4m3(uint8_t q)
  */
 void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales);
 
+/*
+ * memcpy past the caches, for rows that are many and read later: spares reading the lines that are
+ * overwritten whole. Call num_stream_end() before anybody is told of them.
+ */
+void num_row_stream(void *to, const void *from, size_t bytes);
+void num_stream_end(void);
+
 /* acc[i] = fmaf(w, bf16 y[i], acc[i]). */
 void num_row_fma(float *acc, const uint16_t *y, float w, uint32_t hidden);
 

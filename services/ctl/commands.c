@@ -23,6 +23,18 @@ static const struct cli_flag supervise_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag ep_flags[] = {
+	{ "--transport", "NAME", "auto, host, ipc; by name it never falls back (auto)", NULL },
+	{ "--ranks", "N", "threads of this process, 1 to 64", NULL },
+	{ "--tokens", "N", "of each rank in a step", NULL },
+	{ "--hidden", "N", "channels, a multiple of 128", NULL },
+	{ "--top-k", "N", "experts of a token, 1 to 32", NULL },
+	{ "--experts", "N", "dealt to the ranks in turn", NULL },
+	{ "--steps", "N", "how many", NULL },
+	{ "--device", "N", "GPU number (0)", NULL },
+	{ 0 },
+};
+
 const struct cmd cli_cmds[] = {
 	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
 	  .summary = "start the five services on this box",
@@ -75,6 +87,23 @@ const struct cmd cli_cmds[] = {
 	  .examples =
 		"pomelo doctor\n"
 		"pomelo doctor --json\n" },
+	{ .name = "ep check", .args = "", .fn = cmd_ep_check, .flags = ep_flags,
+	  .summary = "dispatch and combine on this machine, against a plain sum",
+	  .help =
+		"Runs expert-parallel steps, fp8 and bf16, with and without zero copy, and compares every\n"
+		"number with a plain loop. Says which transport was chosen and why. Needs no cluster. Exit\n"
+		"code 1 when a number differs.\n",
+	  .examples =
+		"pomelo ep check\n"
+		"pomelo ep check --transport host --ranks 8 --experts 60 --steps 4\n" },
+	{ .name = "ep bench", .args = "", .fn = cmd_ep_bench, .flags = ep_flags,
+	  .summary = "how long dispatch and combine take, beside a copy",
+	  .help =
+		"Median times of the whole step on all ranks, the bytes they move by design, and their rate\n"
+		"as a share of the copy rate measured in between.\n",
+	  .examples =
+		"pomelo ep bench\n"
+		"pomelo ep bench --ranks 4 --tokens 64 --hidden 2048 --json\n" },
 	{ .name = "secret new", .args = "", .fn = cmd_secret_new,
 	  .summary = "make the cluster's secret",
 	  .help =

@@ -73,6 +73,8 @@ int cmd_secret_derive(struct cli *c);
 int cmd_secret_show_path(struct cli *c);
 int cmd_version(struct cli *c);
 int cmd_doctor(struct cli *c);
+int cmd_ep_check(struct cli *c);
+int cmd_ep_bench(struct cli *c);
 int cmd_config(struct cli *c);
 int cmd_help(struct cli *c);
 int cmd_completion(struct cli *c);
