@@ -931,6 +931,21 @@ static void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t m
 				   : (uint32_t)(rnd(&s) % c->n_ranks);
 }
 
+/* Asked in a child: a process that forks ranks must not have started CUDA. */
+static bool gpu_here(void)
+{
+	int st = 1;
+	pid_t pid = fork();
+	if (pid == 0) {
+		const char *missing = gpu_missing();
+		if (missing)
+			printf("SKIPPED: no GPU: %s\n", missing);
+		fflush(stdout);
+		_exit(missing != NULL);
+	}
+	return pid > 0 && waitpid(pid, &st, 0) == pid && st == 0;
+}
+
 int main(int argc, char **argv)
 {
 	bool procs = false;
@@ -951,6 +966,8 @@ int main(int argc, char **argv)
 			a[n++] = argv[i];
 	if (!a[0])
 		return 2;
+	if (!gpu_here())
+		return 77; /* skipped, and counted */
 	uint64_t bad_n = 0;
 	if (strcmp(a[0], "compare") == 0) {
 		uint64_t configs = strtoull(a[1] ? a[1] : "100", NULL, 10),
