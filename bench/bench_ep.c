@@ -6,7 +6,11 @@
  * floor_bytes are those of spec/ep.md (dispatch: written once, read and written once more;
  * combine: three times).
  *
- *   bench_ep [--gpus N] RANKS TOKENS HIDDEN TOPK EXPERTS
+ *   bench_ep [--gpus N] [--pdl] [--kernels] RANKS TOKENS HIDDEN TOPK EXPERTS
+ *
+ *   --pdl      kernels are launched with programmatic dependency (EP_TUNE_PDL)
+ *   --kernels  also the mean time of each kernel of rank 0, by events around it (with the time it
+ *              waits for other ranks; the events keep kernels from overlapping)
  *
  * One JSON object a line, values in us a step for all ranks together.
  */
@@ -23,6 +27,8 @@
 #define REPS	    7
 #define COPY_BYTES  (2ull << 30)
 #define GRAPH_STEPS 16
+#define MARKS_MAX   16
+#define MARK_STEPS  50
 
 enum { DISPATCH_FP8, DISPATCH_BF16, COMBINE, COMBINE_ZC, STEP_GRAPH, N_PHASES };
 static const char *const phase_names[] = { "ep.dispatch_fp8", "ep.dispatch_bf16", "ep.combine",
@@ -35,6 +41,13 @@ struct world {
 	double us[N_PHASES][REPS], copy_gbps[REPS];
 	uint64_t pairs; /* distinct (token, owner rank) of all ranks */
 	uint64_t choices;
+	bool pdl, kernels;
+	struct mark {
+		const char *kernel;
+		double us;
+		uint32_t n;
+	} marks[MARKS_MAX];
+	uint32_t n_marks;
 };
 
 struct rank {
@@ -49,6 +62,10 @@ struct rank {
 	float *scales, *wt;
 	int64_t *topk, *range;
 	int32_t *count, *src_info, *active;
+	void *events[MARKS_MAX + 1]; /* --kernels: one before the step, one after each kernel */
+	const char *names[MARKS_MAX];
+	uint32_t n_events;
+	bool marking;
 };
 
 static double now_us(void)
@@ -74,6 +91,17 @@ static void *take(struct rank *r, uint64_t bytes)
 	return p;
 }
 
+/* After each launch. */
+static void on_mark(void *ctx, const char *kernel, void *stream)
+{
+	struct rank *r = ctx;
+	struct why why = { 0 };
+	if (!r->marking || r->n_events > MARKS_MAX)
+		return;
+	r->names[r->n_events - 1] = kernel;
+	must(gpu_event_record(r->events[r->n_events++], stream, &why), &why);
+}
+
 static void open_rank(struct rank *r)
 {
 	struct world *w = r->w;
@@ -87,6 +115,9 @@ static void open_rank(struct rank *r)
 			     .n_experts = c->n_experts,
 			     .expert_owner = w->owner,
 			     .transport = "ipc",
+			     .tune = w->pdl ? EP_TUNE_PDL : 0,
+			     .mark = w->kernels ? on_mark : NULL,
+			     .ctx = r,
 			     .device = r->device };
 	must(ep_open(&o, &r->b, &why), &why);
 	uint32_t n_local = 0;
@@ -216,6 +247,63 @@ static void capture(struct rank *r)
 	must(gpu_graph_end(r->stream, &r->graph, &why), &why);
 }
 
+static void add_mark(struct world *w, const char *phase, const char *kernel, double us)
+{
+	static char names[MARKS_MAX][48];
+	char name[48];
+	uint32_t i = 0;
+	snprintf(name, sizeof(name), "%s/%s", phase, kernel);
+	while (i < w->n_marks && strcmp(w->marks[i].kernel, name) != 0)
+		i++;
+	if (i == MARKS_MAX)
+		return;
+	if (i == w->n_marks) {
+		memcpy(names[i], name, sizeof(name));
+		w->marks[w->n_marks++].kernel = names[i];
+	}
+	w->marks[i].us += us;
+	w->marks[i].n++;
+}
+
+/* One marked half of a step: its kernels' times, kept by rank 0. */
+static void marked(struct rank *r, struct ep_handle **h, bool is_dispatch, bool way)
+{
+	struct why why = { 0 };
+	pthread_barrier_wait(&r->w->bar);
+	r->n_events = 1;
+	must(gpu_event_record(r->events[0], r->stream, &why), &why);
+	r->marking = true;
+	if (is_dispatch)
+		*h = dispatch(r, way);
+	else
+		combine(r, *h, way);
+	r->marking = false;
+	must(gpu_sync(r->stream, &why), &why);
+	for (uint32_t i = 1; i < r->n_events && r->me == 0; i++) {
+		float ms = 0;
+		must(gpu_event_ms(r->events[i - 1], r->events[i], &ms, &why), &why);
+		add_mark(r->w,
+			 is_dispatch ? way ? "fp8" : "bf16"
+			 : way	     ? "zero_copy"
+				     : "copy",
+			 r->names[i - 1], (double)ms * 1e3);
+	}
+}
+
+static void time_kernels(struct rank *r)
+{
+	struct why why = { 0 };
+	struct ep_handle *h = NULL;
+	for (int i = 0; i <= MARKS_MAX; i++)
+		must(gpu_event_new(r->device, true, &r->events[i], &why), &why);
+	for (int i = 0; i < MARK_STEPS; i++)
+		for (int way = 0; way < 2; way++) {
+			marked(r, &h, true, way);
+			marked(r, &h, false, way);
+		}
+	pthread_barrier_wait(&r->w->bar);
+}
+
 static void *rank_main(void *arg)
 {
 	struct rank *r = arg;
@@ -245,6 +333,8 @@ static void *rank_main(void *arg)
 			for (int p = 0; p < N_PHASES; p++)
 				w->us[p][rep] = us[p] / w->iters;
 	}
+	if (w->kernels)
+		time_kernels(r);
 	return NULL;
 }
 
@@ -276,13 +366,17 @@ static void report(struct world *w)
 		qsort(v, REPS, sizeof(double), by_value);
 		double us = v[REPS / 2], gbps = bytes[p] / us / 1e3,
 		       floor_gbps = floors[p] / us / 1e3;
-		printf("{\"name\":\"%s\",\"ranks\":%u,\"tokens\":%u,\"hidden\":%u,\"top_k\":%u,\"experts\":%u,\"value\":%.1f,"
+		printf("{\"name\":\"%s%s\",\"ranks\":%u,\"tokens\":%u,\"hidden\":%u,\"top_k\":%u,\"experts\":%u,\"value\":%.1f,"
 		       "\"unit\":\"us\",\"bytes\":%.0f,\"gbps\":%.0f,\"limit_name\":\"copy_gbps\",\"limit\":%.0f,\"ratio\":%.3f,"
 		       "\"floor_bytes\":%.0f,\"floor_ratio\":%.3f,\"spread\":%.3f,\"samples\":%d}\n",
-		       phase_names[p], c->n_ranks, c->max_tokens, c->hidden, c->top_k,
-		       c->n_experts, us, bytes[p], gbps, copy, gbps / copy, floors[p],
-		       floor_gbps / copy, (v[REPS - 1] - v[0]) / us, REPS);
+		       phase_names[p], w->pdl ? "_pdl" : "", c->n_ranks, c->max_tokens,
+		       c->hidden, c->top_k, c->n_experts, us, bytes[p], gbps, copy, gbps / copy,
+		       floors[p], floor_gbps / copy, (v[REPS - 1] - v[0]) / us, REPS);
 	}
+	for (uint32_t i = 0; i < w->n_marks; i++)
+		printf("{\"name\":\"ep.kernel.%s\",\"ranks\":%u,\"tokens\":%u,\"value\":%.2f,\"unit\":\"us\",\"samples\":%u}\n",
+		       w->marks[i].kernel, c->n_ranks, c->max_tokens,
+		       w->marks[i].us / w->marks[i].n, w->marks[i].n);
 }
 
 int main(int argc, char **argv)
@@ -295,13 +389,18 @@ int main(int argc, char **argv)
 	w.n_gpus = 1;
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
 	       1); /* a hardware queue for each rank's stream */
-	if (argc > 2 && strcmp(argv[1], "--gpus") == 0) {
-		w.n_gpus = (uint32_t)atoi(argv[2]);
-		i = 3;
-	}
+	for (; i < argc && argv[i][0] == '-'; i++)
+		if (strcmp(argv[i], "--gpus") == 0 && i + 1 < argc)
+			w.n_gpus = (uint32_t)atoi(argv[++i]);
+		else if (strcmp(argv[i], "--pdl") == 0)
+			w.pdl = true;
+		else if (strcmp(argv[i], "--kernels") == 0)
+			w.kernels = true;
+		else
+			break;
 	if (argc - i != 5) {
 		fprintf(stderr,
-			"usage: bench_ep [--gpus N] RANKS TOKENS HIDDEN TOPK EXPERTS\n");
+			"usage: bench_ep [--gpus N] [--pdl] [--kernels] RANKS TOKENS HIDDEN TOPK EXPERTS\n");
 		return 2;
 	}
 	w.c = (struct naive){ .seed = 7,

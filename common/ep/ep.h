@@ -36,9 +36,20 @@ struct ep_opts {
 	int device;		  /* GPU number; -1: the current one */
 	uint64_t timeout_us;	  /* for calls that give -1; 0: 100 s (ep.timeout_ms) */
 	uint64_t open_timeout_us; /* for each meeting of ep_open, ep_update_members; 0: 60 s */
+	uint32_t tune;		  /* EP_TUNE_*: ways that are still being measured; 0 */
+	/* measurement: called after each launch of a kernel, in stream order; may be NULL */
+	void (*mark)(void *ctx, const char *kernel, void *stream);
 	void (*say)(void *ctx,
 		    const char *line); /* one line: what was chosen and why; may be NULL */
 	void *ctx;
+};
+
+enum ep_tune {
+	/*
+	 * A kernel is set up while the one before it ends (Hopper and later; else ignored). No kernel lets
+	 * the next begin early: the blocks of a waiting gather could keep another rank's from running.
+	 */
+	EP_TUNE_PDL = 1,
 };
 
 enum ep_flags {

@@ -147,6 +147,7 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 	if (e != ERR_NONE)
 		return e;
 	p->g.n_sms = info.n_sms;
+	p->g.pdl = (b->opts.tune & EP_TUNE_PDL) && info.cc_major >= 9;
 	p->shared_bytes = info.shared_optin_bytes - 1024; /* the kernels' own few words */
 	e = ep_load_dispatch();
 	if (e == ERR_NONE)
@@ -256,8 +257,12 @@ static uint64_t timeout_ns(const struct ep_buf *b, int64_t given)
 	return us > UINT64_MAX / 1000 ? UINT64_MAX : us * 1000;
 }
 
-static enum err launch(enum err e, const char *kernel, struct why *why)
+/* After the launch of a kernel. */
+static enum err launch(const struct ep_buf *b, enum err e, const char *kernel, void *stream,
+		       struct why *why)
 {
+	if (e == ERR_NONE && b->opts.mark)
+		b->opts.mark(b->opts.ctx, kernel, stream);
 	return e == ERR_NONE ? e
 			     : why_set(why, e, "ep: kernel %s could not be launched", kernel);
 }
@@ -289,13 +294,14 @@ static enum err ipc_publish(struct ep_buf *b, struct ep_handle *h, struct why *w
 	const struct ep_dispatch_args *a = &h->args;
 	int fp8 = !!(a->flags & EP_FP8);
 	enum err e =
-		launch(ep_launch_publish(&p->g, h->slot, a->x, a->topk, a->n_tokens, a->top_k,
+		launch(b,
+		       ep_launch_publish(&p->g, h->slot, a->x, a->topk, a->n_tokens, a->top_k,
 					 fp8, a->active, timeout_ns(b, a->timeout_us),
 					 p->shared_bytes, a->stream),
-		       "publish", why);
+		       "publish", a->stream, why);
 	if (e == ERR_NONE && (a->flags & EP_HOOK))
-		e = launch(ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, a->stream), "signal",
-			   why);
+		e = launch(b, ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, a->stream),
+			   "signal", a->stream, why);
 	return e;
 }
 
@@ -304,14 +310,16 @@ static enum err ipc_receive(struct ep_buf *b, struct ep_handle *h, struct why *w
 	struct ipc *p = b->priv;
 	const struct ep_dispatch_args *a = &h->args;
 	int fp8 = !!(a->flags & EP_FP8), signal = !(a->flags & EP_HOOK);
-	enum err e = launch(ep_launch_meet_dispatch(&p->g, h->slot, fp8, signal, a->active,
+	enum err e = launch(b,
+			    ep_launch_meet_dispatch(&p->g, h->slot, fp8, signal, a->active,
 						    a->recv_count, a->range,
 						    timeout_ns(b, a->timeout_us), a->stream),
-			    "meet", why);
+			    "meet", a->stream, why);
 	if (e == ERR_NONE)
-		e = launch(ep_launch_gather(&p->g, h->slot, fp8, a->recv_x, a->recv_scales,
+		e = launch(b,
+			   ep_launch_gather(&p->g, h->slot, fp8, a->recv_x, a->recv_scales,
 					    a->src_info, a->active, a->stream),
-			   "gather", why);
+			   "gather", a->stream, why);
 	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
 }
 
@@ -321,17 +329,20 @@ static enum err ipc_combine(struct ep_buf *b, struct ep_handle *h,
 	struct ipc *p = b->priv;
 	enum err e = ERR_NONE;
 	if (!(a->flags & EP_ZERO_COPY))
-		e = launch(ep_launch_copy_y(&p->g, h->slot, a->y, h->args.recv_count,
+		e = launch(b,
+			   ep_launch_copy_y(&p->g, h->slot, a->y, h->args.recv_count,
 					    a->stream),
-			   "copy_y", why);
+			   "copy_y", a->stream, why);
 	if (e == ERR_NONE)
-		e = launch(ep_launch_meet_combine(&p->g, h->slot, a->active,
+		e = launch(b,
+			   ep_launch_meet_combine(&p->g, h->slot, a->active,
 						  timeout_ns(b, a->timeout_us), a->stream),
-			   "meet", why);
+			   "meet", a->stream, why);
 	if (e == ERR_NONE)
-		e = launch(ep_launch_reduce(&p->g, h->slot, a->weights, a->out, a->incomplete,
+		e = launch(b,
+			   ep_launch_reduce(&p->g, h->slot, a->weights, a->out, a->incomplete,
 					    h->n_tokens, h->top_k, a->active, a->stream),
-			   "reduce", why);
+			   "reduce", a->stream, why);
 	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
 }
 

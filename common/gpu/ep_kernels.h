@@ -48,6 +48,7 @@ struct ep_gpu {
 	struct ep_shape s;
 	uint64_t epoch;
 	uint32_t me, n_local, n_sms;
+	uint32_t pdl; /* 1: launch with programmatic dependency (EP_TUNE_PDL) */
 	struct ep_gpu_state *st;
 	struct ep_gpu_status *status;
 	const uint16_t *owner, *local; /* [n_experts], device */

@@ -11,6 +11,7 @@
  *   ep_gpu fault                  a rank killed or stopped in a step; survivors go on; it is replaced
  *   ep_gpu refuse                 what must be refused, and that the process lives
  *
+ * With EP_GPU_PDL set, kernels are launched with programmatic dependency (EP_TUNE_PDL).
  * Prints a line a configuration with its time, and one a mode; exit 0 when nothing differed. When no
  * rank makes progress for STALL_S seconds it prints where each rank stands, and which flag each waits
  * for once that time-out has passed, and ends with exit code 4.
@@ -159,6 +160,7 @@ static bool side_open(struct job *j, struct side *s, bool gpu, uint32_t n_local)
 			     .expert_owner = j->owner,
 			     .transport = gpu ? "ipc" : "host",
 			     .device = s->device,
+			     .tune = getenv("EP_GPU_PDL") ? EP_TUNE_PDL : 0,
 			     .say = say_missed,
 			     .ctx = j };
 	at(j, gpu ? "opening the GPU's buffer" : "opening the host's buffer", 0);

@@ -11,6 +11,7 @@
 /* The valid rows of y into our window. Grid (x, n_local), warp per row. Bound: bytes. */
 __global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, const uint4 *y, const int32_t *recv_count)
 {
+	after_previous();
 	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8, l = blockIdx.y;
 	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
 	uint64_t cap = (uint64_t)g.s.n_ranks * g.s.max_tokens;
@@ -27,6 +28,7 @@ __global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, const uint4 *y, co
 /* Says "my outputs are ready", waits for everybody's. Grid 1 x 64. */
 __global__ void meet_combine_kernel(struct ep_gpu g, uint32_t slot, int32_t *active, uint64_t timeout_ns)
 {
+	after_previous();
 	uint64_t stamp = stamp_of(g, g.st->count[slot]), end = end_of(timeout_ns);
 	uint32_t r = threadIdx.x;
 	if (r >= g.s.n_ranks)
@@ -87,6 +89,7 @@ __device__ __forceinline__ const uint4 *row_of(const struct ep_gpu &g, uint32_t 
 __global__ void reduce_kernel(struct ep_gpu g, uint32_t slot, const float *weights, uint4 *out, int32_t *incomplete,
 			      uint32_t n_tokens, uint32_t top_k, uint32_t n_pieces, int32_t *active)
 {
+	after_previous();
 	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8;
 	uint32_t per_piece = (n16 + n_pieces * WARP - 1) / (n_pieces * WARP) * WARP;
 	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
@@ -177,14 +180,14 @@ extern "C" enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, cons
 	uint32_t want = (rows + threads / WARP - 1) / (threads / WARP), most = (g->n_sms * 8 + g->n_local - 1) / g->n_local;
 	most = most < 8 ? 8 : most;
 	dim3 grid(want > most ? most : want, g->n_local);
-	copy_y_kernel<<<grid, threads, 0, (cudaStream_t)stream>>>(*g, slot, (const uint4 *)y, recv_count);
+	start(g, copy_y_kernel, dim3(grid), threads, 0, stream, *g, slot, (const uint4 *)y, recv_count);
 	return launched();
 }
 
 extern "C" enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, int32_t *active, uint64_t timeout_ns,
 					   void *stream)
 {
-	meet_combine_kernel<<<1, EP_RANKS_MAX, 0, (cudaStream_t)stream>>>(*g, slot, active, timeout_ns);
+	start(g, meet_combine_kernel, dim3(1), EP_RANKS_MAX, 0, stream, *g, slot, active, timeout_ns);
 	return launched();
 }
 
@@ -201,7 +204,7 @@ extern "C" enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, cons
 	uint32_t blocks = (units + threads / WARP - 1) / (threads / WARP);
 	blocks = blocks > g->n_sms * 8 ? g->n_sms * 8 : blocks;
 	blocks = blocks == 0 ? 1 : blocks; /* a rank without tokens still says that it is done */
-	reduce_kernel<<<blocks, threads, 0, (cudaStream_t)stream>>>(*g, slot, weights, (uint4 *)out, incomplete, n_tokens,
-								    top_k, pieces, active);
+	start(g, reduce_kernel, dim3(blocks), threads, 0, stream, *g, slot, weights, (uint4 *)out, incomplete,
+	      n_tokens, top_k, pieces, active);
 	return launched();
 }

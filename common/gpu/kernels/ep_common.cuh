@@ -9,6 +9,14 @@
 #define WARP 32
 #define ALL  0xffffffffu
 
+/* First in every kernel: what the stream holds before it is over and visible (EP_TUNE_PDL). */
+__device__ __forceinline__ void after_previous()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ uint64_t ld_acquire_sys(const uint64_t *p)
 {
 	uint64_t v;
@@ -126,6 +134,23 @@ __device__ __forceinline__ bool last_block(uint32_t *counter)
 	}
 	__syncthreads();
 	return last;
+}
+
+template <typename... P, typename... A>
+static void start(const struct ep_gpu *g, void (*kernel)(P...), dim3 grid, int threads, uint32_t shared, void *stream,
+		  A... args)
+{
+	cudaLaunchAttribute at = {};
+	cudaLaunchConfig_t c = {};
+	at.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	at.val.programmaticStreamSerializationAllowed = 1;
+	c.gridDim = grid;
+	c.blockDim = dim3(threads);
+	c.dynamicSmemBytes = shared;
+	c.stream = (cudaStream_t)stream;
+	c.attrs = &at;
+	c.numAttrs = g->pdl ? 1 : 0;
+	(void)cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...); /* launched() asks */
 }
 
 static inline enum err launched()

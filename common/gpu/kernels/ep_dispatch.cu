@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(1024) route_kernel(struct ep_gpu g, uint32_t s
 						     uint32_t n_tokens, uint32_t top_k, int fp8, int32_t *active,
 						     uint64_t timeout_ns, uint32_t n_warps)
 {
+	after_previous();
 	claim_slot(g, slot, active, timeout_ns);
 	route(g, slot, topk, n_tokens, top_k, fp8, n_warps);
 }
@@ -228,6 +229,7 @@ __device__ __forceinline__ uint64_t row_stride(const struct ep_gpu &g)
 template <bool FP8>
 __global__ void pack_kernel(struct ep_gpu g, uint32_t slot, const uint4 *x, uint32_t n_tokens)
 {
+	after_previous();
 	uint8_t *rows = slot_of(g, g.me, slot) + g.l.rows;
 	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
 	for (uint32_t t = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; t < n_tokens; t += n_warps)
@@ -244,6 +246,7 @@ __global__ void __launch_bounds__(1024) publish_kernel(struct ep_gpu g, uint32_t
 						       const int64_t *topk, uint32_t n_tokens, uint32_t top_k,
 						       int32_t *active, uint64_t timeout_ns, uint32_t n_warps)
 {
+	after_previous();
 	claim_slot(g, slot, active, timeout_ns);
 	if (blockIdx.x == 0) {
 		route(g, slot, topk, n_tokens, top_k, FP8, n_warps);
@@ -272,6 +275,7 @@ __device__ bool source_fits(const struct ep_gpu &g, uint32_t r, uint32_t slot, u
 __global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, int signal, int32_t *active,
 				     int32_t *recv_count, int64_t *range, uint64_t timeout_ns)
 {
+	after_previous();
 	extern __shared__ int32_t counts[]; /* [n_local][n_ranks] */
 	uint64_t count = g.st->count[slot] + (signal ? 1 : 0), stamp = stamp_of(g, count), end = end_of(timeout_ns);
 	uint32_t n = g.s.n_ranks, tid = threadIdx.x;
@@ -315,6 +319,7 @@ __global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, in
 /* advance: the flag is the slot's next step, which it thereby becomes. */
 __global__ void signal_kernel(struct ep_gpu g, uint32_t slot, int flag, int advance)
 {
+	after_previous();
 	uint64_t count = g.st->count[slot] + (advance ? 1 : 0), stamp = stamp_of(g, count);
 	__syncthreads();
 	if (threadIdx.x == 0)
@@ -383,6 +388,7 @@ template <bool FP8>
 __global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, float *scales, int32_t *src_info,
 			      int32_t *active, uint32_t n_pieces)
 {
+	after_previous();
 	uint32_t lane = threadIdx.x % WARP, src = (blockIdx.y + g.me) % g.s.n_ranks; /* start at home */
 	uint32_t n_tokens = g.st->n_tokens[slot][src], top_k = g.st->top_k[slot][src];
 	uint32_t n_warps = gridDim.x * (blockDim.x / WARP), n = g.s.n_ranks;
@@ -455,9 +461,9 @@ static void launch_pack(const struct ep_gpu *g, uint32_t slot, const uint4 *x, u
 	if (n_tokens == 0)
 		return;
 	if (fp8)
-		pack_kernel<true><<<blocks, threads, 0, stream>>>(*g, slot, x, n_tokens);
+		start(g, pack_kernel<true>, dim3(blocks), threads, 0, stream, *g, slot, x, n_tokens);
 	else
-		pack_kernel<false><<<blocks, threads, 0, stream>>>(*g, slot, x, n_tokens);
+		start(g, pack_kernel<false>, dim3(blocks), threads, 0, stream, *g, slot, x, n_tokens);
 }
 
 extern "C" enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const void *x, const int64_t *topk,
@@ -472,16 +478,17 @@ extern "C" enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, con
 	uint32_t bytes = n_warps * g->s.n_experts * 4, blocks = (n_tokens + 31) / 32;
 	if (blocks + 1 > g->n_sms / (2 * g->s.n_ranks)) {
 		allow_shared((const void *)route_kernel, bytes);
-		route_kernel<<<1, 1024, bytes, st>>>(*g, slot, topk, n_tokens, top_k, fp8, active, timeout_ns, n_warps);
+		start(g, route_kernel, dim3(1), 1024, bytes, st, *g, slot, topk, n_tokens, top_k, fp8, active,
+		      timeout_ns, n_warps);
 		launch_pack(g, slot, (const uint4 *)x, n_tokens, fp8, st);
 	} else if (fp8) {
 		allow_shared((const void *)publish_kernel<true>, bytes);
-		publish_kernel<true><<<blocks + 1, 1024, bytes, st>>>(*g, slot, (const uint4 *)x, topk, n_tokens, top_k,
-								      active, timeout_ns, n_warps);
+		start(g, publish_kernel<true>, dim3(blocks + 1), 1024, bytes, st, *g, slot, (const uint4 *)x,
+		      topk, n_tokens, top_k, active, timeout_ns, n_warps);
 	} else {
 		allow_shared((const void *)publish_kernel<false>, bytes);
-		publish_kernel<false><<<blocks + 1, 1024, bytes, st>>>(*g, slot, (const uint4 *)x, topk, n_tokens, top_k,
-								       active, timeout_ns, n_warps);
+		start(g, publish_kernel<false>, dim3(blocks + 1), 1024, bytes, st, *g, slot, (const uint4 *)x,
+		      topk, n_tokens, top_k, active, timeout_ns, n_warps);
 	}
 	return launched();
 }
@@ -492,14 +499,14 @@ extern "C" enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slo
 {
 	uint32_t bytes = g->s.max_local * g->s.n_ranks * 4;
 	allow_shared((const void *)meet_dispatch_kernel, bytes);
-	meet_dispatch_kernel<<<1, 1024, bytes, (cudaStream_t)stream>>>(*g, slot, fp8, signal, active, recv_count, range,
-								       timeout_ns);
+	start(g, meet_dispatch_kernel, dim3(1), 1024, bytes, stream, *g, slot, fp8, signal, active, recv_count,
+	      range, timeout_ns);
 	return launched();
 }
 
 extern "C" enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum ep_flag flag, void *stream)
 {
-	signal_kernel<<<1, EP_RANKS_MAX, 0, (cudaStream_t)stream>>>(*g, slot, (int)flag, flag == EP_PUBLISHED);
+	start(g, signal_kernel, dim3(1), EP_RANKS_MAX, 0, stream, *g, slot, (int)flag, flag == EP_PUBLISHED);
 	return launched();
 }
 
@@ -516,10 +523,10 @@ extern "C" enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int 
 	uint32_t most = (g->n_sms * 8 + g->s.n_ranks - 1) / g->s.n_ranks;
 	dim3 grid(per_src > most ? most : per_src, g->s.n_ranks);
 	if (fp8)
-		gather_kernel<true><<<grid, threads, 0, (cudaStream_t)stream>>>(*g, slot, (uint8_t *)recv_x, scales,
-										src_info, active, pieces);
+		start(g, gather_kernel<true>, dim3(grid), threads, 0, stream, *g, slot, (uint8_t *)recv_x, scales,
+		      src_info, active, pieces);
 	else
-		gather_kernel<false><<<grid, threads, 0, (cudaStream_t)stream>>>(*g, slot, (uint8_t *)recv_x, scales,
-										 src_info, active, pieces);
+		start(g, gather_kernel<false>, dim3(grid), threads, 0, stream, *g, slot, (uint8_t *)recv_x, scales,
+		      src_info, active, pieces);
 	return launched();
 }
