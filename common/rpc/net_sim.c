@@ -75,15 +75,15 @@ void net_sim_free(struct net_sim *n)
 	if (!n)
 		return;
 	assert(list_empty(&n->ports));
-	for (struct list *i; (i = list_pop_front(&n->packets));)
+	list_for_each_safe (i, &n->packets)
 		free(list_entry(i, struct packet, all));
-	for (struct list *i; (i = list_pop_front(&n->streams));)
+	list_for_each_safe (i, &n->streams)
 		free(list_entry(i, struct stream, node));
-	for (struct list *i; (i = list_pop_front(&n->cuts));)
+	list_for_each_safe (i, &n->cuts)
 		free(list_entry(i, struct cut, node));
-	for (struct list *i; (i = list_pop_front(&n->links));)
+	list_for_each_safe (i, &n->links)
 		free(list_entry(i, struct link, node));
-	for (struct list *i; (i = list_pop_front(&n->machs));)
+	list_for_each_safe (i, &n->machs)
 		free(list_entry(i, struct mach, node));
 	free(n);
 }

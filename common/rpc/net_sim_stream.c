@@ -91,12 +91,12 @@ uint64_t net_stream_requeue(struct packet *p, uint64_t when_ns)
 	if (!p->stream)
 		return when_ns;
 	struct net_end *to = &p->stream->e[p->to];
-	/* some stacks or middle boxes have given the stream up meanwhile */
 	to->stuck_ns = 0;
-	if (p->kind == P_MESSAGE && net_chance(p->net, 50000))
-		net_stream_reset(p->stream);
 	to->last_ns = MAX_OF(to->last_ns, when_ns);
 	to->max_ns = MAX_OF(to->max_ns, when_ns);
+	/* some stacks or middle boxes have given the stream up meanwhile */
+	if (p->kind == P_MESSAGE && net_chance(p->net, 50000))
+		net_stream_reset(p->stream);
 	return when_ns;
 }
 

@@ -399,11 +399,12 @@ static enum err server_new(struct loop *l, const struct eng_server_opts *o,
 static void drain(struct eng_server *s)
 {
 	s->draining = true;
-	for (struct list *n; (n = list_pop_front(&s->listeners));) {
+	list_for_each_safe (n, &s->listeners) {
 		struct listener *l = list_entry(n, struct listener, node);
 		net_unlisten(l->net);
 		free(l);
 	}
+	list_init(&s->listeners);
 }
 
 static void server_gone(struct post *p)

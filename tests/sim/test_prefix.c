@@ -32,7 +32,7 @@ static void commit(struct slot *s, uint64_t version, const char *key, enum mista
 {
 	struct slot whole = { .version = version };
 	memset(whole.key, 0, sizeof(whole.key));
-	strcpy((char *)whole.key, key);
+	memcpy(whole.key, key, strlen(key) + 1);
 	whole.sum = sum_of(&whole);
 	if (m == STATE_FIRST)
 		shm_publish_u64(&s->state, 1);

@@ -665,11 +665,11 @@ void cl_close(struct cluster *c)
 	}
 	SIM_CHECK(cl_until(c, members_down, c, 60000), "a member does not end when asked to");
 	c->ops->close(c);
-	for (struct list *i; (i = list_pop_front(&c->clients));)
+	list_for_each_safe (i, &c->clients)
 		free(list_entry(i, struct cl_client, node));
-	for (struct list *i; (i = list_pop_front(&c->members));)
+	list_for_each_safe (i, &c->members)
 		free(list_entry(i, struct cl_member, node));
-	for (struct list *i; (i = list_pop_front(&c->nodes));)
+	list_for_each_safe (i, &c->nodes)
 		free(list_entry(i, struct cl_node, node));
 	keyring_free(c->keys);
 	free(c);

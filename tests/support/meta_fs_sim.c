@@ -48,7 +48,7 @@ static enum err open_file(struct meta_fs *fs, const char *name, int flags,
 	int r = sim_open(fs_of(fs)->d, path, flags, &f->sim);
 	if (r) {
 		free(f);
-		return err_of(r);
+		return err_from_errno(-r);
 	}
 	*out = &f->f;
 	return ERR_NONE;
@@ -124,9 +124,9 @@ static enum err fs_sync_dir(struct meta_fs *fs)
 static enum err fs_lock(struct meta_fs *fs, const char *name, struct meta_file **out,
 			struct why *why)
 {
-	struct meta_file *f;
+	struct meta_file *f = NULL;
 	enum err e = open_file(fs, name, SIM_O_CREATE, &f);
-	if (e != ERR_NONE)
+	if (e != ERR_NONE || !f)
 		return why_set(why, e, "%s/%s: %s", fs->where, name, err_text(e));
 	if (sim_lock(sim_of(f)) == 0) {
 		*out = f;
@@ -168,7 +168,7 @@ static void make_dirs(struct sim_disk *d, const char *path)
 		int r = sim_mkdir(d, part);
 		SIM_CHECK(r == 0 || r == -EEXIST, "mkdir %s: %s", part, strerror(-r));
 		if (r == 0 && sim_open(d, up, SIM_O_DIR, &f) == 0) {
-			r = sim_fsync(f);
+			SIM_CHECK(sim_fsync(f) == 0, "fsync %s", up);
 			sim_close(f);
 		}
 		memcpy(up, part, sizeof(up));

@@ -142,7 +142,7 @@ static void flow_init(struct flow *f, int in, int out, int from, int to)
 
 static void flow_fini(struct flow *f)
 {
-	for (struct list *n; (n = list_pop_front(&f->queue));)
+	list_for_each_safe (n, &f->queue)
 		free(list_entry(n, struct message, node));
 	free(f->part);
 }
@@ -225,8 +225,8 @@ static bool flow_read(struct proxy *p, struct flow *f, bool ipc)
 
 static bool flow_write(struct flow *f, uint64_t now)
 {
-	while (!list_empty(&f->queue)) {
-		struct message *m = list_entry(f->queue.next, struct message, node);
+	list_for_each_safe (i, &f->queue) {
+		struct message *m = list_entry(i, struct message, node);
 		if (m->due_ns > now)
 			return true;
 		ssize_t r = send(f->out, m->bytes + m->done, m->n - m->done, MSG_NOSIGNAL);
@@ -443,7 +443,7 @@ enum err proxy_route(struct proxy *p, const char *at, const char *to, int a, int
 	if (r.ipc) {
 		memcpy(r.path, at + 6, strlen(at + 6) + 1);
 	} else {
-		struct sockaddr_in sa;
+		struct sockaddr_in sa = { 0 };
 		socklen_t n = sizeof(sa);
 		getsockname(r.fd, (struct sockaddr *)&sa, &n);
 		snprintf(bound, bound_size, "tcp://127.0.0.1:%u", ntohs(sa.sin_port));

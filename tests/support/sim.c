@@ -498,7 +498,7 @@ static bool all_ended(void *arg)
 
 static void node_free(struct sim_node *n)
 {
-	for (struct list *i; (i = list_pop_front(&n->procs));)
+	list_for_each_safe (i, &n->procs)
 		free(list_entry(i, struct sim_proc, node));
 	sim_disk_free(n->disk);
 	free(n);
@@ -516,7 +516,7 @@ void sim_free(struct sim *s)
 		free(container_of(n, struct sim_event,
 				  node)); /* loops are closed: none is kept */
 	}
-	for (struct list *i; (i = list_pop_front(&s->nodes));)
+	list_for_each_safe (i, &s->nodes)
 		node_free(list_entry(i, struct sim_node, node));
 	sim_lines_fini(s);
 	free(s);

@@ -140,14 +140,16 @@ static struct inode *inode_new(struct sim_disk *d, bool dir)
 
 static void free_names(struct list *l)
 {
-	for (struct list *n; (n = list_pop_front(l));)
+	list_for_each_safe (n, l)
 		free(list_entry(n, struct name, node));
+	list_init(l);
 }
 
 static void free_journal(struct inode *i)
 {
-	for (struct list *n; (n = list_pop_front(&i->journal));)
+	list_for_each_safe (n, &i->journal)
 		free(list_entry(n, struct change, node));
+	list_init(&i->journal);
 	i->n_journal = 0;
 }
 
@@ -203,12 +205,22 @@ static void apply(struct list *names, const struct change *c)
 		set_name(names, c->text, c->add);
 }
 
-static void commit_first(struct inode *dir)
+static void commit(struct inode *dir, struct change *c)
 {
-	struct change *c = list_entry(list_pop_front(&dir->journal), struct change, node);
+	list_del(&c->node);
 	apply(&dir->durable, c);
 	dir->n_journal--;
 	free(c);
+}
+
+/* The first n changes are durable. */
+static void commit_some(struct inode *dir, size_t n)
+{
+	list_for_each_safe (i, &dir->journal) {
+		if (n-- == 0)
+			return;
+		commit(dir, list_entry(i, struct change, node));
+	}
 }
 
 static void change(struct inode *dir, const char *text, struct inode *add, const char *gone)
@@ -222,7 +234,7 @@ static void change(struct inode *dir, const char *text, struct inode *add, const
 	apply(&dir->names, c);
 	list_push_back(&dir->journal, &c->node);
 	if (++dir->n_journal > JOURNAL_MAX)
-		commit_first(dir);
+		commit_some(dir, 1);
 }
 
 static void mark(struct inode *i)
@@ -289,7 +301,7 @@ void sim_disk_free(struct sim_disk *d)
 {
 	if (!d)
 		return;
-	for (struct list *n; (n = list_pop_front(&d->files));)
+	list_for_each_safe (n, &d->files)
 		free(list_entry(n, struct sim_file, node));
 	list_for_each_safe (n, &d->inodes)
 		inode_free(d, list_entry(n, struct inode, node));
@@ -316,7 +328,7 @@ static uint32_t keep_ppm(struct sim_disk *d)
 static void show_garbage(struct sim_disk *d, struct inode *i, size_t synced, size_t size)
 {
 	size_t first = (synced + SIM_SECTOR - 1) / SIM_SECTOR, last = (size - 1) / SIM_SECTOR;
-	if (first > last)
+	if (first > last || !i->disk.p)
 		return;
 	size_t from = sim_rng_between(&d->rng, first, last) * SIM_SECTOR;
 	size_t to = MIN_OF(from + SIM_SECTOR, size);
@@ -363,8 +375,7 @@ static void reload(struct sim_disk *d, struct inode *i)
 
 static void cut_names(struct sim_disk *d, struct inode *dir)
 {
-	for (size_t k = sim_rng_below(&d->rng, dir->n_journal + 1); k > 0; k--)
-		commit_first(dir);
+	commit_some(dir, sim_rng_below(&d->rng, dir->n_journal + 1));
 	free_journal(dir);
 	free_names(&dir->names);
 	list_for_each (n, &dir->durable) {
@@ -648,8 +659,8 @@ int sim_fsync(struct sim_file *f)
 		return r;
 	sim_spend(9 * f->disk->ns_per_op + sim_rng_between(&f->disk->rng, 100000, 4000000));
 	if (i->dir) {
-		while (r == 0 && i->n_journal > 0)
-			commit_first(i);
+		if (r == 0)
+			commit_some(i, i->n_journal);
 		collect(f->disk);
 		return r;
 	}

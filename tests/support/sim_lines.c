@@ -30,7 +30,9 @@ static void dump_worlds(void)
 		sim_dump(list_entry(n, struct sim, all), stderr);
 }
 
-/* Not async-signal-safe, and need not be: the process is lost, and mostly aborts by itself. */
+/*
+ * Not async-signal-safe, and need not be: the process is lost, and mostly aborts by itself.
+ */
 static void on_signal(int sig)
 {
 	signal(sig, SIG_DFL);
@@ -112,6 +114,7 @@ void sim_fault(struct sim *s, const char *fmt, ...)
 	va_end(ap);
 }
 
+/* NOLINTBEGIN(bugprone-signal-handler): see on_signal */
 static void print(const struct sim_lines *l, const char *title, FILE *f)
 {
 	size_t kept = MIN_OF(l->n, l->max), first = l->ring ? l->n - kept : 0;
@@ -131,6 +134,7 @@ void sim_dump(const struct sim *s, FILE *f)
 	print(&s->faults, "faults", f);
 	fflush(f);
 }
+/* NOLINTEND(bugprone-signal-handler) */
 
 void sim_fail(const char *file, int line, const char *cond, const char *fmt, ...)
 {
