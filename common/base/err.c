@@ -106,14 +106,13 @@ enum err err_from_errno(int sys)
 	}
 }
 
-enum err why_set(struct why *w, enum err e, const char *fmt, ...)
+void why_note(struct why *w, enum err e, const char *fmt, ...)
 {
 	if (!w || w->err != ERR_NONE)
-		return e;
+		return;
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(w->text, sizeof(w->text), fmt, ap);
 	va_end(ap);
 	w->err = e;
-	return e;
 }

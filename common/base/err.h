@@ -101,5 +101,13 @@ struct why {
 	char text[320];
 };
 
-/* Records e and the text unless a reason is there already; returns e. w may be NULL. */
-enum err why_set(struct why *w, enum err e, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Records e and the text unless a reason is there already. w may be NULL. */
+void why_note(struct why *w, enum err e, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* The same; its value is e, which compilers and analyzers can see. */
+#define why_set(w, e, ...)                    \
+	({                                    \
+		enum err e_ = (e);            \
+		why_note(w, e_, __VA_ARGS__); \
+		e_;                           \
+	})

@@ -61,7 +61,9 @@ static inline struct list *list_pop_front(struct list *l)
 	if (list_empty(l))
 		return NULL;
 	struct list *n = l->next;
-	list_del(n);
+	l->next = n->next;
+	n->next->prev = l;
+	list_init(n);
 	return n;
 }
 

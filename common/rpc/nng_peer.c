@@ -99,7 +99,7 @@ static void slot_go(struct slot *sl, enum slot_state state, nng_duration timeout
 /* A request that was sent and never answered stays in its context: that one cannot be used again. */
 static void slot_reset(struct slot *sl)
 {
-	if (sl->has_ctx)
+	if (sl->has_ctx) // NOLINT(clang-analyzer-unix.Malloc): counted references
 		nng_ctx_close(sl->ctx);
 	sl->has_ctx = false;
 }

@@ -89,7 +89,7 @@ static void on_slot(struct post *p);
 
 static void slot_free(struct slot *sl)
 {
-	nng_ctx_close(sl->ctx);
+	nng_ctx_close(sl->ctx); // NOLINT(clang-analyzer-unix.Malloc): counted references
 	nng_aio_free(sl->aio);
 	list_del(&sl->all);
 	free(sl);
@@ -285,7 +285,8 @@ static void on_up(struct nsock *ns, uint32_t pipe)
 
 static void conn_end(struct nng_conn *c)
 {
-	struct eng_server *s = c->server;
+	struct eng_server *s =
+		c->server; // NOLINT(clang-analyzer-unix.Malloc): counted references
 	struct list *n;
 	timer_stop(s->loop, &c->timer);
 	leave_anon(c);

@@ -118,7 +118,9 @@ static void slot_give(struct rpc_server *s, struct slot *x)
 static void slots_trim(struct rpc_server *s)
 {
 	while (s->n_free > s->o.limits.inflight_max) {
-		free(container_of(list_pop_front(&s->free_slots), struct slot, node));
+		struct list *n = list_pop_front(&s->free_slots);
+		assert(n);
+		free(container_of(n, struct slot, node));
 		s->n_free--;
 	}
 }
