@@ -320,10 +320,11 @@ enum err ep_hook(struct ep_handle *h, struct why *why)
 		e = why_set(why, ERR_STALE, "the hook was called before");
 	if (e == ERR_NONE)
 		e = h->buf->ops->receive(h->buf, h, why);
-	h->received = e == ERR_NONE || h->received;
-	if (e == ERR_NONE)
-		tell_missed(h->buf);
-	return e;
+	if (e != ERR_NONE)
+		return e;
+	h->received = true;
+	tell_missed(h->buf);
+	return ERR_NONE;
 }
 
 void *ep_y_buffer(struct ep_handle *h)
@@ -340,7 +341,7 @@ enum err ep_combine(struct ep_buf *b, struct ep_handle *h, const struct ep_combi
 	enum err e = check_handle(h, why);
 	if (e != ERR_NONE)
 		return e;
-	if (h->buf != b)
+	if (!b || h->buf != b)
 		return why_set(why, ERR_INVALID_PARAMS, "the handle belongs to another buffer");
 	if (!h->received)
 		return why_set(why, ERR_INVALID_PARAMS,

@@ -392,11 +392,11 @@ enum err exchange_local(uint32_t n_ranks, struct ep_exchange **out)
 	for (uint32_t r = 0; r < n_ranks; r++) {
 		struct local_exchange *l = calloc(1, sizeof(*l));
 		if (!l) {
-			m->refs = r;
 			for (uint32_t i = 0; i < r; i++)
-				local_close(out[i]);
-			if (r == 0)
-				free(m);
+				free(container_of(out[i], struct local_exchange, x));
+			pthread_cond_destroy(&m->turn);
+			pthread_mutex_destroy(&m->lock);
+			free(m);
 			return ERR_NO_MEMORY;
 		}
 		l->x = (struct ep_exchange){ r, n_ranks, local_all_gather, local_close };

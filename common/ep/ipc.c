@@ -58,7 +58,7 @@ static void *ipc_window(struct ep_buf *b)
  */
 static void linger(struct ep_buf *b, struct ipc *p)
 {
-	uint32_t n = b->shape.n_ranks;
+	uint32_t n = MAX_OF(b->shape.n_ranks, 1u);
 	uint64_t bytes = (uint64_t)EP_SLOTS * EP_N_FLAGS * n * EP_LINE;
 	uint8_t *flags = malloc(bytes);
 	struct ep_gpu_state *st = malloc(sizeof(*st));
