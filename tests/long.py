@@ -85,13 +85,19 @@ def unit_asan(st):
         meson_tests(st, "build-asan", ["unit", "sim", "regress", "service"], env=ASAN_ENV, jobs="1", mult=6)
 
 
+def ep(st):
+    """5,000 random configurations of expert parallelism against the plain model."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["ep-long"], jobs="1")
+
+
 def clean_root(st):
     """README's two commands in a fresh Debian 12 root (needs root and debootstrap)."""
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, storm,
-                                  unit_asan, clean_root)}
+                                  unit_asan, ep, clean_root)}
 
 
 def main(names):
