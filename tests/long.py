@@ -91,13 +91,19 @@ def ep(st):
         meson_tests(st, "build", ["ep-long"], jobs="1")
 
 
+def reshard(st):
+    """50,000 random placements against the slow planner; the largest anchor."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["reshard-long"], jobs="1", mult=100)
+
+
 def clean_root(st):
     """README's two commands in a fresh Debian 12 root (needs root and debootstrap)."""
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, storm,
-                                  unit_asan, ep, clean_root)}
+                                  unit_asan, ep, reshard, clean_root)}
 
 
 def main(names):

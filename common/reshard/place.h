@@ -149,6 +149,8 @@ bool place_new_part(struct place_new *b, struct bytes id, const struct rank *r);
 bool place_new_frag(struct place_new *b, struct bytes id, struct bytes tensor,
 		    const uint64_t *box, uint32_t n_dims, uint64_t nbytes,
 		    const uint64_t *stage, const struct bytes *aliases, uint32_t n_aliases);
+/* All records of a text, into an empty b: place_read is this and place_build. */
+bool place_new_read(struct place_new *b, struct bytes text, enum place_form form);
 /* Takes what b holds, whatever comes of it; b is to be freed all the same. */
 enum err place_build(struct place_new *b, struct place **out) MUST_CHECK;
 

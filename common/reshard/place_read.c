@@ -583,20 +583,29 @@ static bool read_all(struct reader *d, struct bytes text)
 	return json_in_close(&d->in) && first_kept(d, kept);
 }
 
+bool place_new_read(struct place_new *b, struct bytes text, enum place_form form)
+{
+	struct reader d = { .b = b, .mem = ARENA_INIT(b->lim.memory) };
+	struct reject *why = b->why;
+	b->form = form;
+	b->why = &d.why; /* a refusal in one value does not end the reading */
+	bool ok = read_all(&d, text);
+	b->why = why;
+	if (!ok)
+		*why = d.why;
+	arena_fini(&d.mem);
+	free(d.aliases);
+	return ok;
+}
+
 enum err place_read(struct bytes text, enum place_form form, const struct place_limits *lim,
 		    struct reject *why, struct place **out)
 {
-	struct reader d = { 0 };
 	*why = (struct reject){ 0 };
-	d.b = place_new_open(lim, &d.why);
-	if (!d.b)
+	struct place_new *b = place_new_open(lim, why);
+	if (!b)
 		return ERR_NO_MEMORY;
-	d.b->form = form;
-	d.mem = ARENA_INIT(lim->memory);
-	enum err e = read_all(&d, text) ? place_build(d.b, out) : rule_err(d.why.rule);
-	*why = d.why;
-	arena_fini(&d.mem);
-	free(d.aliases);
-	place_new_free(d.b);
+	enum err e = place_new_read(b, text, form) ? place_build(b, out) : rule_err(why->rule);
+	place_new_free(b);
 	return e;
 }
