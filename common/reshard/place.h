@@ -69,7 +69,7 @@ struct alias {
 };
 
 /* A participant and what it holds: frags[first .. first + n). */
-struct part {
+struct place_part {
 	struct bytes id;
 	struct rank rank;
 	uint32_t first, n;
@@ -82,7 +82,7 @@ struct place {
 	uint64_t size[AX_N];
 	char topology_id[DERIVED_ID_LEN], id[DERIVED_ID_LEN], digest[SHA_HEX];
 	uint64_t text_bytes; /* of the canonical text */
-	struct part *parts;
+	struct place_part *parts;
 	struct tensor *tensors;
 	struct frag *frags;
 	struct alias *aliases; /* [0] is the empty group */

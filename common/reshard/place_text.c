@@ -134,7 +134,7 @@ static void frag_head(const struct frag *f, struct text_out *o, const struct byt
 static void parts_text(const struct place *p, struct text_out *o)
 {
 	for (uint32_t i = 0; i < p->n_parts; i++) {
-		const struct part *q = &p->parts[i];
+		const struct place_part *q = &p->parts[i];
 		if (i)
 			text_lit(o, ",");
 		text_lit(o, "{\"fragments\":[");

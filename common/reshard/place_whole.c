@@ -36,7 +36,7 @@ static bool parts_match(struct place_new *b, const uint32_t *order)
 
 static int part_rank_cmp(const void *x, const void *y, void *arg)
 {
-	const struct part *p = arg;
+	const struct place_part *p = arg;
 	return rank_cmp(&p[*(const uint32_t *)x].rank, &p[*(const uint32_t *)y].rank);
 }
 
@@ -70,10 +70,10 @@ bool place_check_set(struct place_new *b)
 		return place_no_memory(b);
 	p->n_parts = b->n_parts;
 	for (uint32_t i = 0; i < b->n_parts; i++)
-		p->parts[i] = (struct part){ .id = b->parts[order[i]].id,
-					     .rank = b->parts[order[i]].rank,
-					     .n = b->parts[order[i]].n,
-					     .pos = order[i] };
+		p->parts[i] = (struct place_part){ .id = b->parts[order[i]].id,
+						   .rank = b->parts[order[i]].rank,
+						   .n = b->parts[order[i]].n,
+						   .pos = order[i] };
 	return order_ranks(b);
 }
 
@@ -152,7 +152,7 @@ static bool group_by_tensor(struct place_new *b)
 	for (uint32_t t = 0; t < p->n_tensors; t++)
 		at[t + 1] += at[t];
 	for (uint32_t r = 0; r < p->n_parts; r++) {
-		const struct part *q = &p->parts[p->rank_order[r]];
+		const struct place_part *q = &p->parts[p->rank_order[r]];
 		for (uint32_t i = q->first; i < q->first + q->n; i++)
 			p->by_tensor[at[p->frags[i].tensor]++] = i;
 	}

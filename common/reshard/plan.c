@@ -97,7 +97,7 @@ static bool wanted(const struct making *m, bool *out)
 	memset(out, m->part == UINT32_MAX, t->n_tensors);
 	if (m->part == UINT32_MAX)
 		return true;
-	const struct part *q = &t->parts[m->part];
+	const struct place_part *q = &t->parts[m->part];
 	for (uint32_t i = q->first; i < q->first + q->n; i++)
 		out[t->frags[i].tensor] = true;
 	return true;
@@ -161,7 +161,7 @@ static uint32_t count_dp(const struct place *t)
 	uint32_t n = 0;
 	uint64_t last = 0;
 	for (uint32_t i = 0; i < t->n_parts; i++) {
-		const struct part *q = &t->parts[t->rank_order[i]];
+		const struct place_part *q = &t->parts[t->rank_order[i]];
 		if (q->n && (!n || q->rank.c[AX_DP] != last)) {
 			last = q->rank.c[AX_DP];
 			n++;

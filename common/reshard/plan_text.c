@@ -215,7 +215,7 @@ static void execs_text(const struct place *side, const struct plan_exec *e, uint
 {
 	text_lit(o, "[");
 	for (uint32_t i = 0; i < n; i++) {
-		const struct part *q = &side->parts[e[i].part];
+		const struct place_part *q = &side->parts[e[i].part];
 		if (i)
 			text_lit(o, ",");
 		text_lit(o, "{");

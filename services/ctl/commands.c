@@ -35,6 +35,12 @@ static const struct cli_flag ep_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag weights_plan_flags[] = {
+	{ "--participant", "ID", "only what this participant of TARGET needs", NULL },
+	{ "--local", NULL, "the same, for a TARGET with one participant", NULL },
+	{ 0 },
+};
+
 const struct cmd cli_cmds[] = {
 	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
 	  .summary = "start the five services on this box",
@@ -104,6 +110,30 @@ const struct cmd cli_cmds[] = {
 	  .examples =
 		"pomelo ep bench\n"
 		"pomelo ep bench --ranks 4 --tokens 64 --hidden 2048 --json\n" },
+	{ .name = "weights show", .args = "FILE", .fn = cmd_weights_show, .args_min = 1, .args_max = 1,
+	  .summary = "what a weight manifest holds",
+	  .help =
+		"FILE is a placement (wire form, draft, or parts to assemble) or the manifest of stored\n"
+		"weights; its keys tell which. It is checked whole. Needs no cluster.\n",
+	  .examples =
+		"pomelo weights show manifest.json\n"
+		"pomelo weights show placement.json --json\n" },
+	{ .name = "weights validate", .args = "FILE", .fn = cmd_weights_validate, .args_min = 1, .args_max = 1,
+	  .summary = "check a weight manifest against every rule",
+	  .help =
+		"Exit code 0 when it is valid; else 1, and the line names the rule and the path of the\n"
+		"field: `fragment.nbytes at parts[3].fragments[0].nbytes`.\n",
+	  .examples = "pomelo weights validate placement.json\n" },
+	{ .name = "weights plan", .args = "SOURCE TARGET", .fn = cmd_weights_plan, .flags = weights_plan_flags,
+	  .args_min = 2, .args_max = 2,
+	  .summary = "which bytes move from where to where",
+	  .help =
+		"SOURCE is a placement or the manifest of stored weights, TARGET a placement. Prints totals,\n"
+		"a table of blocks (source ranks by target ranks, darker is more) and the largest transfers;\n"
+		"with --json the bytes of every pair. Nothing is moved. Needs no cluster.\n",
+	  .examples =
+		"pomelo weights plan trainer.json inference.json\n"
+		"pomelo weights plan stored.json inference.json --participant r0003\n" },
 	{ .name = "secret new", .args = "", .fn = cmd_secret_new,
 	  .summary = "make the cluster's secret",
 	  .help =

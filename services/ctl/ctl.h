@@ -76,5 +76,8 @@ int cmd_doctor(struct cli *c);
 int cmd_ep_check(struct cli *c);
 int cmd_ep_bench(struct cli *c);
 int cmd_config(struct cli *c);
+int cmd_weights_show(struct cli *c);
+int cmd_weights_validate(struct cli *c);
+int cmd_weights_plan(struct cli *c);
 int cmd_help(struct cli *c);
 int cmd_completion(struct cli *c);
