@@ -121,7 +121,7 @@ Test(weights, plan_shows_pairs, .timeout = 20)
 	cr_expect(strstr(r.out, "1 regions, 16 B"), "%s", r.out);
 	ran_fini(&r);
 	run(&s, &r, "plan --local", "one.json", "two.json");
-	cr_expect_eq(r.code, EXIT_TYPED_);
+	cr_expect_eq(r.code, EXIT_USAGE_);
 	cr_expect(strstr(r.err, "plan.participant"), "%s", r.err);
 	ran_fini(&r);
 	scratch_fini(&s);
