@@ -350,9 +350,11 @@ static bool number(struct json_in *r, struct number *n)
 		return json_in_fail(r, RULE_JSON_NON_FINITE, "-Infinity is no number here");
 	const uint8_t *begin = r->p;
 	uint64_t v = 0;
-	for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++)
-		n->over = n->over || __builtin_mul_overflow(v, 10, &v) ||
-			  __builtin_add_overflow(v, (uint64_t)(*r->p - '0'), &v);
+	for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++) {
+		bool mul = __builtin_mul_overflow(v, 10, &v);
+		bool add = __builtin_add_overflow(v, (uint64_t)(*r->p - '0'), &v);
+		n->over = n->over || mul || add;
+	}
 	if (r->p == begin)
 		return syntax(r, "a value was expected");
 	if (*begin == '0' && r->p - begin > 1)

@@ -51,6 +51,8 @@ static void plan(const struct place *p)
 	plan_free(q);
 }
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	struct reject why;
