@@ -116,7 +116,6 @@ static void slot_free(struct slot *sl)
 {
 	slot_reset(sl);
 	nng_aio_free(sl->aio);
-	list_del(&sl->all);
 	free(sl);
 }
 
@@ -541,8 +540,9 @@ static void peer_step(struct eng_peer *p)
 	if (p->n_busy > 0 || p->probe || p->ending || timer_running(&p->timer))
 		return;
 	p->ending = true;
-	while (!list_empty(&p->slots))
-		slot_free(container_of(p->slots.next, struct slot, all));
+	list_for_each_safe (n, &p->slots)
+		slot_free(container_of(n, struct slot, all));
+	list_init(&p->slots);
 	nsock_close(&p->sock);
 }
 

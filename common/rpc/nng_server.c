@@ -91,7 +91,6 @@ static void slot_free(struct slot *sl)
 {
 	nng_ctx_close(sl->ctx); // NOLINT(clang-analyzer-unix.Malloc): counted references
 	nng_aio_free(sl->aio);
-	list_del(&sl->all);
 	free(sl);
 }
 
@@ -610,8 +609,7 @@ static void server_closed(struct nsock *ns, bool stuck)
 	struct eng_server *s = container_of(ns, struct eng_server, sock);
 	void (*closed)(void *arg) = s->closed;
 	void *arg = s->arg;
-	struct list *n;
-	while ((n = s->conns.next) != &s->conns)
+	list_for_each_safe (n, &s->conns)
 		conn_end(container_of(n, struct nng_conn, all));
 	if (!stuck)
 		free(s);
@@ -644,8 +642,9 @@ enum err nng_server_new(struct loop *l, const struct eng_server_opts *o,
 
 static void slots_end(struct eng_server *s)
 {
-	while (!list_empty(&s->slots))
-		slot_free(container_of(s->slots.next, struct slot, all));
+	list_for_each_safe (n, &s->slots)
+		slot_free(container_of(n, struct slot, all));
+	list_init(&s->slots);
 	nsock_close(&s->sock);
 }
 

@@ -97,7 +97,8 @@ static int stream_connect(const struct port *p)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 	if (dgram && to.ss_family == AF_UNIX) { /* who is to be answered needs an address */
 		struct sockaddr_un own = { .sun_family = AF_UNIX };
-		bind(fd, (struct sockaddr *)&own, sizeof(own.sun_family));
+		if (bind(fd, (struct sockaddr *)&own, sizeof(own.sun_family)) != 0)
+			abort();
 	}
 	if (connect(fd, (struct sockaddr *)&to, n) == 0)
 		return fd;
@@ -501,6 +502,8 @@ static int pomelo(const char *cmd)
 	const char *exe = getenv("POMELO_TEST_EXE");
 	const char *argv[] = { exe, "--data", g.box.dir, cmd, NULL };
 	int status, null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (!exe)
+		return 127;
 	pid_t pid = fork();
 	if (pid == 0) {
 		dup2(null, 1);
