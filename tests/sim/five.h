@@ -4,11 +4,12 @@
  *
  * Checked every 50 ms (F1..F4), and at each call's end (F5):
  *   F1  a service that no fault has touched for a while, nor the master, is READY in the master's
- *       table: no false suspicion, whatever clocks do
+ *       table, or STARTING while it says so itself: no false suspicion, whatever clocks and disks do
  *   F2  one that is down or stopped for longer than suspect_ms is not READY there; for longer than
  *       holder_dead_ms: DEAD, if it is known at all
  *   F3  who is seen is the present instance, once it has been up for a while (L2)
- *   F4  replies carry a term that never falls; each run of the master has its own
+ *   F4  each run of master and coordinator has a term above all earlier ones (T1), power cuts and
+ *       failing disks included; replies carry no other
  *   F5  a call ends by its deadline, with the right answer or a typed error (T7)
  * In calm: all are ready within seconds; each ends when asked to; nothing is left.
  */
@@ -18,8 +19,9 @@
 
 struct five_sums {
 	uint64_t calls, ok, by_err[128];
-	uint64_t seen[8]; /* samples by enum beat_state */
-	uint64_t runs_of_master;
+	uint64_t seen[8];		/* samples by enum beat_state */
+	uint64_t runs_of_master, terms; /* terms: of the master, as it has it at the end */
+	uint64_t mended; /* started again because their log could not be opened */
 };
 
 /* Faults that happen behind the cluster's back, to see that the checks are awake. */

@@ -252,6 +252,12 @@ static void moves(struct cluster *c, struct cl_member *m, bool moving)
 
 /* ---- members ---- */
 
+void cl_member_ended(struct cluster *c, struct cl_member *m)
+{
+	m->up = false;
+	moves(c, m, false);
+}
+
 bool cl_start(struct cluster *c, const char *name)
 {
 	struct cl_member *m = cl_member_of(c, name);

@@ -130,6 +130,8 @@ extern const struct cl_ops cl_ops_sim, cl_ops_real;
 
 struct cl_node *cl_node_of(struct cluster *c, const char *name);
 struct cl_member *cl_member_of(struct cluster *c, const char *name);
+/* It ended by itself, or as asked. */
+void cl_member_ended(struct cluster *c, struct cl_member *m);
 void cl_note(struct cluster *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Takes a for itself; freed after fn. */
 void cl_later(struct cluster *c, uint64_t at_ns, const struct cl_action *a);

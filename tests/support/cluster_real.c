@@ -165,7 +165,7 @@ static void reap(struct cluster *c, struct cl_member *m)
 	if (x->pid <= 0 || waitpid(x->pid, &x->status, WNOHANG) != x->pid)
 		return;
 	x->pid = 0;
-	m->up = false;
+	cl_member_ended(c, m);
 	if (WIFSIGNALED(x->status))
 		snprintf(m->why, sizeof(m->why), "signal %d", WTERMSIG(x->status));
 	else

@@ -99,7 +99,7 @@ static void run_end(void *arg)
 	sim_proc_end(r->proc);
 	if (m->impl == r) {
 		m->impl = NULL;
-		m->up = false;
+		cl_member_ended(r->cluster, m);
 	}
 	list_del(&r->node);
 	free(r->state);
