@@ -124,6 +124,7 @@ static enum err parse_time(struct cli *c, const char *s)
 
 static enum err parse_set(struct cli *c, const char *s)
 {
+	assert(s);
 	if (c->n_sets == CLI_SETS_MAX)
 		return why_set(
 			&c->why, ERR_INVALID_PARAMS,
@@ -140,6 +141,7 @@ static enum err parse_set(struct cli *c, const char *s)
 
 static enum err parse_tenant(struct cli *c, const char *s)
 {
+	assert(s);
 	size_t n =
 		strspn(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
 	if (n < 1 || n > 64 || s[n])

@@ -150,7 +150,8 @@ static void finish(struct sup *s)
 	s->stopped = true;
 	if (!s->keep_memory)
 		remove_pool(s);
-	static const char *const names[] = { "endpoints.json", "up.json", "sup.pid", "sup.sock" };
+	static const char *const names[] = { "endpoints.json", "up.json", "sup.pid",
+					     "sup.sock" };
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (path_join(path, s->o->dir.run, names[i], NULL) == ERR_NONE)
 			unlink(path);

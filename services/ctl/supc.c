@@ -95,10 +95,11 @@ enum err supc_open(const char *run_dir, struct supc **out, struct why *why)
 		*out = k;
 		return ERR_NONE;
 	}
-	enum err e = why_set(why, ERR_UNREACHABLE, "no supervisor listens on %.200s: %s",
-			     to.sun_path, strerror(errno));
+	int sys = errno;
 	supc_close(k);
-	return e;
+	(void)why_set(why, ERR_UNREACHABLE, "no supervisor listens on %.200s: %s", to.sun_path,
+		      strerror(sys));
+	return ERR_UNREACHABLE;
 }
 
 void supc_close(struct supc *k)
@@ -130,6 +131,7 @@ enum err supc_wait_gone(struct supc *k, int interrupt_fd, uint64_t deadline_ns, 
 
 enum err supc_send(struct supc *k, const char *line, struct why *why)
 {
+	assert(k);
 	size_t n = strlen(line);
 	if (send(k->fd, line, n, MSG_NOSIGNAL) != (ssize_t)n ||
 	    send(k->fd, "\n", 1, MSG_NOSIGNAL) != 1)

@@ -20,6 +20,7 @@ static int no_memory(struct pml_error *err)
 /* Of a plain form: waits, and turns a failed operation into an error. */
 static int wait_for(struct pml_op *op, struct pml_error *err)
 {
+	assert(op);
 	op_wait(op);
 	int e = op->error.code;
 	if (e != PML_ERR_NONE && err)

@@ -246,6 +246,7 @@ Test(ctl, case_037_examples_start, .timeout = 120)
 	struct box b;
 	int n = 0;
 	start(&b);
+	cr_assert_not_null(folder);
 	DIR *dir = opendir(folder);
 	cr_assert_not_null(dir, "%s", folder);
 	for (struct dirent *de = readdir(dir); de; de = readdir(dir)) {
@@ -327,7 +328,7 @@ Test(ctl, case_086_unknown_names_stop_the_start, .timeout = 120)
 		refuse(&b, &w);
 		for (size_t k = 0; names[i][k]; k++)
 			env[7 + k] = (char)(names[i][k] == '.' ? '_' : names[i][k] - 'a' + 'A');
-		strcat(env, "=1 up");
+		snprintf(env + strlen(env), 16, "=1 up");
 		w = (struct wrong){ env, NULL, { "XYZZY", "no such setting" } };
 		refuse(&b, &w);
 	}
@@ -341,6 +342,7 @@ static size_t compare(const struct box *b, const struct service_row *row, const 
 	char cmd[900], line[1024], name[128];
 	size_t n = 0;
 	const char *exe = getenv("POMELO_TEST_EXE");
+	cr_assert_not_null(exe);
 	snprintf(cmd, sizeof(cmd),
 		 "POMELO_OWNER_OPS_MAX=77 %.*s/../%s/%s --data %s --set pg.workers=4 "
 		 "--set agent.pool_size=256MiB --show-config",

@@ -408,7 +408,9 @@ Test(sup, executable_is_missing, .timeout = 60)
 	struct box b;
 	struct box_ran r;
 	char path[160];
+	const char *odd = getenv("POMELO_TEST_ODD");
 	box_init_odd(&b);
+	cr_assert_not_null(odd);
 	snprintf(path, sizeof(path), "%s/pomelo-weight-planner", b.bindir);
 	cr_assert_eq(unlink(path), 0);
 	box_run(&b, &r, "up");
@@ -417,7 +419,7 @@ Test(sup, executable_is_missing, .timeout = 60)
 		  "%s", r.err);
 	cr_expect_eq(box_pid(&b, "master"), 0, "nothing was started");
 	/* gone while it runs: tried again until it is back */
-	cr_assert_eq(symlink(getenv("POMELO_TEST_ODD"), path), 0);
+	cr_assert_eq(symlink(odd, path), 0);
 	up(&b);
 	cr_assert_eq(unlink(path), 0);
 	struct up_view v = view(&b);
@@ -425,7 +427,7 @@ Test(sup, executable_is_missing, .timeout = 60)
 	usleep(300000);
 	cr_expect(strstr(view(&b).services[3].last_exit, "exec"), "%s",
 		  view(&b).services[3].last_exit);
-	cr_assert_eq(symlink(getenv("POMELO_TEST_ODD"), path), 0);
+	cr_assert_eq(symlink(odd, path), 0);
 	cr_expect(box_until(&b, 6000, NULL, NULL));
 	box_fini(&b);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -588,7 +589,7 @@ static pid_t signal_tid;
 static void on_usr1(int signum)
 {
 	n_signals = n_signals + 1;
-	signal_tid = gettid();
+	signal_tid = (pid_t)syscall(SYS_gettid); /* NOLINT(bugprone-signal-handler) */
 }
 
 /* The library changes no handler and no mask, and its thread takes none of the process's signals. */
@@ -729,12 +730,14 @@ Test(sdk, endpoints_file, .timeout = 10)
 
 Test(sdk, endpoints_are_bounded, .timeout = 10)
 {
-	char text[1024] = "{\"services\":[{\"name\":\"pg\",\"rpc\":[\"a\"";
 	char *addrs[SDK_ADDRS_MAX] = { 0 };
+	struct buf text = BUF_INIT(1024);
+	buf_printf(&text, "{\"services\":[{\"name\":\"pg\",\"rpc\":[\"a\"");
 	for (int i = 0; i < 50; i++)
-		strcat(text, ",\"b\"");
-	strcat(text, "]}]}");
-	size_t n = endpoints_parse(BYTES_STR(text), "pg", addrs);
+		buf_printf(&text, ",\"b\"");
+	buf_printf(&text, "]}]}");
+	size_t n = endpoints_parse(buf_bytes(&text), "pg", addrs);
+	buf_fini(&text);
 	cr_expect_eq(n, SDK_ADDRS_MAX);
 	while (n > 0)
 		free(addrs[--n]);
