@@ -44,22 +44,11 @@ static bool take_rpc(const json_t *list, struct run_info *info)
 	return true;
 }
 
-enum err run_read(const char *run_dir, const char *name, struct run_info *out)
+enum err run_parse(struct bytes text, const char *name, struct run_info *out)
 {
-	char path[PATH_BYTES_MAX], file[64], who[64];
-	struct buf text = BUF_INIT(RUN_FILE_BYTES_MAX + 1);
-	struct why why = { 0 };
-	snprintf(file, sizeof(file), "%s.json", name);
-	enum err e = path_join(path, run_dir, file, &why);
-	if (e == ERR_NONE)
-		e = path_read(path, RUN_FILE_BYTES_MAX, &text, &why);
-	if (e != ERR_NONE) {
-		buf_fini(&text);
-		return e;
-	}
+	char who[64];
 	struct run_info info = { 0 };
 	json_t *o = json_loadb((const char *)text.p, text.n, JSON_REJECT_DUPLICATES, NULL);
-	buf_fini(&text);
 	json_int_t pid = json_integer_value(json_object_get(o, "pid"));
 	bool good = take_str(o, "name", who, sizeof(who)) && strcmp(who, name) == 0 &&
 		    pid > 0 && pid <= INT_MAX &&
@@ -73,6 +62,21 @@ enum err run_read(const char *run_dir, const char *name, struct run_info *out)
 	info.pid = (pid_t)pid;
 	*out = info;
 	return ERR_NONE;
+}
+
+enum err run_read(const char *run_dir, const char *name, struct run_info *out)
+{
+	char path[PATH_BYTES_MAX], file[64];
+	struct buf text = BUF_INIT(RUN_FILE_BYTES_MAX + 1);
+	struct why why = { 0 };
+	snprintf(file, sizeof(file), "%s.json", name);
+	enum err e = path_join(path, run_dir, file, &why);
+	if (e == ERR_NONE)
+		e = path_read(path, RUN_FILE_BYTES_MAX, &text, &why);
+	if (e == ERR_NONE)
+		e = run_parse(buf_bytes(&text), name, out);
+	buf_fini(&text);
+	return e;
 }
 
 enum err run_holder(const char *run_dir, const char *name, pid_t *pid)

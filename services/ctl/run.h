@@ -26,6 +26,8 @@ struct run_info {
 	size_t n_rpc;
 };
 
+/* What a service of that name writes there; ERR_CORRUPT: not this, out is untouched. Pure. */
+enum err run_parse(struct bytes text, const char *name, struct run_info *out) MUST_CHECK;
 /* ERR_NOT_FOUND no such file yet; ERR_CORRUPT not what a service writes. */
 enum err run_read(const char *run_dir, const char *name, struct run_info *out) MUST_CHECK;
 
