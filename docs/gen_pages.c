@@ -51,7 +51,8 @@ static void write_settings(struct page_run *r)
 #define SCHEMA(tag, name, exe, folder) tag##_def.conf,
 		SERVICES(SCHEMA)
 #undef SCHEMA
-			&client_schema, &up_schema,
+			& client_schema,
+		&up_schema,
 	};
 	size_t n = 0;
 	struct buf b = BUF_INIT(PAGE_BYTES_MAX);

@@ -74,7 +74,7 @@ const char *pml_version(void)
 
 bool pml_has(const char *feature)
 {
-	static const char *const features[] = { "status", "echo", "cq", "cancel",
+	static const char *const features[] = { "status", "echo", "cq",	    "cancel",
 						"fork",	  "ep",	  "weights" };
 	for (size_t i = 0; feature && i < ARRAY_LEN(features); i++)
 		if (strcmp(features[i], feature) == 0)
