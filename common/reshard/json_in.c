@@ -455,10 +455,11 @@ static int key_found(struct json_in *r, struct json_obj *o, uint32_t f)
 
 static int key_slow(struct json_in *r, struct json_obj *o)
 {
-	struct bytes key;
+	struct bytes key = { 0 };
 	if (!key_text(r, &key))
 		return -1;
 	for (uint32_t i = 0; i < o->n_fields; i++)
+		// NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): key_text gave it
 		if (key.n == o->fields[i].n && memcmp(key.p, o->fields[i].name, key.n) == 0)
 			return key_found(r, o, i);
 	*step_now(r) = (struct json_step){ .extra = key };
@@ -600,11 +601,12 @@ struct skip {
 
 static bool skip_key(struct json_in *r, struct skip *s)
 {
-	struct bytes key;
+	struct bytes key = { 0 };
 	uint32_t first = s->open[s->n - 1].first;
 	if (!key_text(r, &key))
 		return false;
 	for (uint32_t i = first; i < s->n_keys; i++)
+		// NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): key_text gave it
 		if (s->keys[i].n == key.n && memcmp(s->keys[i].p, key.p, key.n) == 0)
 			return json_in_fail(r, RULE_JSON_DUPLICATE_KEY,
 					    "the key %.*s occurs twice", (int)MIN_OF(key.n, 64),

@@ -182,11 +182,13 @@ struct one {
 
 static const struct rank *rank_of(const struct one *w, uint32_t i)
 {
+	assert(w->idx);
 	return &w->v->p->parts[w->v->p->frags[w->idx[i]].part].rank;
 }
 
 static uint32_t pos_of(const struct one *w, uint32_t i)
 {
+	assert(w->idx);
 	return w->c->pos_of[w->v->p->frags[w->idx[i]].part];
 }
 
@@ -382,6 +384,7 @@ bool place_check_cover(struct place_new *b)
 	uint32_t most = 0;
 	for (uint32_t t = 0; t < p->n_tensors; t++)
 		most = MAX_OF(most, p->tensor_first[t + 1] - p->tensor_first[t]);
+	most = MAX_OF(most, 1);
 	v.idx = malloc(most * sizeof(*v.idx));
 	v.boxes = malloc(most * sizeof(*v.boxes));
 	v.spans = malloc(most * sizeof(*v.spans));

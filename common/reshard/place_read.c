@@ -273,6 +273,7 @@ static bool frag_add(struct reader *d, struct frag_in *g)
 	memcpy(box, g->offset, n * sizeof(*box));
 	memcpy(box + n, g->shape, n * sizeof(*box));
 	b->frag_rank = g->rank;
+	// NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): json_in_obj has seen the required fields
 	if (!place_new_frag(b, g->id, g->tensor, box, n, g->nbytes,
 			    g->has_stage ? &g->stage : NULL, d->aliases, g->n_aliases))
 		return false;
@@ -289,6 +290,9 @@ static bool read_frag(struct reader *d)
 	const struct json_field *fields = d->b->form == PLACE_WIRE ? frag_wire : frag_draft;
 	g.id = (struct bytes){ 0 };
 	g.has_stage = false;
+	g.n_offset = g.n_shape = 0;
+	memset(g.offset, 0, sizeof(g.offset));
+	memset(g.shape, 0, sizeof(g.shape));
 	if (!json_in_obj(&d->in, &o, fields, ARRAY_LEN(frag_wire)))
 		return false;
 	for (int f; (f = json_in_key(&d->in, &o)) >= 0;)
@@ -571,7 +575,7 @@ static bool read_all(struct reader *d, struct bytes text)
 	uint32_t n = 0;
 	struct json_obj o;
 	struct reject kept[4] = { 0 };
-	for (uint8_t i = 0; i < W_N; i++)
+	for (unsigned i = 0; i < W_N; i++)
 		if (form_has[d->b->form][i]) {
 			fields[n] = wire_fields[i];
 			to[n++] = i;

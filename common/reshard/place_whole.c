@@ -23,6 +23,7 @@ static bool parts_match(struct place_new *b, const uint32_t *order)
 			return place_fail(b, RULE_PART_UNKNOWN,
 					  "the topology has no such participant",
 					  "parts[%u].participant_id", order[i]);
+		assert(m); /* c is -1 without one */
 		if (c > 0)
 			return place_fail(b, RULE_PART_MISSING, "no part for this participant",
 					  "topology.participants[%u]", m->pos);
@@ -191,6 +192,7 @@ static bool check_boxes(struct place_new *b)
 	if (!boxes)
 		return place_no_memory(b);
 	for (uint32_t i = 0, k; i < p->n_frags; i = k) {
+		// NOLINTNEXTLINE(clang-analyzer-core.uninitialized.ArraySubscript): as long as n_frags
 		const struct frag *f = &p->frags[p->by_tensor[i]];
 		for (k = i + 1; k < p->n_frags; k++) {
 			const struct frag *g = &p->frags[p->by_tensor[k]];

@@ -199,7 +199,7 @@ static bool read_frag(struct reader *d)
 	};
 	struct stored *s = d->s;
 	struct json_obj o;
-	struct frag_in g;
+	struct frag_in g = { 0 };
 	if (!grow(d, &s->frags, &d->cap_frags, s->n_frags, sizeof(*s->frags)) ||
 	    !json_in_obj(&d->in, &o, fields, ARRAY_LEN(fields)))
 		return false;
@@ -656,7 +656,7 @@ enum err stored_read(struct bytes in, const struct place_limits *lim, struct rej
 				    .look = lim->work,
 				    .cancel = lim->cancel };
 	bool ok = grow(&d, &d.s->aliases, &d.cap_aliases, 0, sizeof(*d.s->aliases));
-	if (ok)
+	if (ok && d.s->aliases)
 		d.s->aliases[d.s->n_aliases++] = (struct alias){ 0 };
 	ok = ok && read_text(&d, in) && check_all(&d) && digest(&d);
 	arena_fini(&d.mem);
