@@ -11,7 +11,9 @@
  * The loops below carry no branches, so each clone is vector code of its width. The clones are static:
  * of a hidden function gcc leaves the resolver visible, and libpomelo.a may define pml_ names only.
  */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* Not under ThreadSanitizer: it would look into the resolvers before it has started. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+	!defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONES
