@@ -28,7 +28,7 @@ uint8_t *buf_room(struct buf *b, size_t n)
 		return NULL;
 	}
 	if (n <= b->cap - b->n)
-		return b->p + b->n;
+		return b->n ? b->p + b->n : b->p; /* no sum with NULL */
 	size_t cap = MAX_OF(b->cap * 2, b->n + n);
 	cap = MIN_OF(MAX_OF(cap, (size_t)256), b->limit);
 	uint8_t *p = realloc(b->p, cap);
@@ -59,6 +59,8 @@ void buf_printf(struct buf *b, const char *fmt, ...)
 	int n = vsnprintf(NULL, 0, fmt, ap);
 	va_end(ap);
 	assert(n >= 0);
+	if (n == 0)
+		return;
 	uint8_t *to = buf_room(b, (size_t)n);
 	if (!to)
 		return;

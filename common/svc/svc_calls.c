@@ -273,7 +273,8 @@ static void config_collect(struct svc *s, struct bytes prefix, struct config_roo
 	for (size_t i = 0; i < n && room->settings; i++) {
 		struct conf_shown v;
 		conf_show(s->settings, i, &v);
-		if (strlen(v.name) < prefix.n || memcmp(v.name, prefix.p, prefix.n) != 0)
+		if (strlen(v.name) < prefix.n ||
+		    (prefix.n && memcmp(v.name, prefix.p, prefix.n)))
 			continue;
 		room->settings[room->n++] =
 			(struct msg_setting){ .name = keep(&room->text, v.name),

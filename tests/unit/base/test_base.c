@@ -150,6 +150,17 @@ Test(buf, latched_error_stops_later_appends, .timeout = 5)
 	buf_fini(&b);
 }
 
+/* Nothing printed into an empty buffer is no room asked for (found by fuzz_conf). */
+Test(buf, nothing_into_an_empty_buffer, .timeout = 5)
+{
+	struct buf b = BUF_INIT(10);
+	buf_printf(&b, "%s", "");
+	buf_put(&b, NULL, 0);
+	cr_expect_eq(buf_err(&b), ERR_NONE);
+	cr_expect_eq(b.n, 0);
+	buf_fini(&b);
+}
+
 Test(buf, huge_lengths_do_not_wrap, .timeout = 5)
 {
 	struct buf b = BUF_INIT(100);
