@@ -187,7 +187,7 @@ def stage_fuzz(st, seconds_each=None):
     if not targets:
         st.count("fuzz targets exist", False)
         return
-    each = seconds_each or max(3, int((st.left() - 30) * 0.85 * min(2, int(JOBS)) / len(targets)))
+    each = seconds_each or min(15, max(3, int((st.left() - 30) * 0.85 * min(2, int(JOBS)) / len(targets))))
     print(f"fuzz: {len(targets)} targets, {each} s each", flush=True)
     run, todo = [], list(targets)
     while todo or run:
