@@ -274,7 +274,7 @@ static void config_collect(struct svc *s, struct bytes prefix, struct config_roo
 		struct conf_shown v;
 		conf_show(s->settings, i, &v);
 		if (strlen(v.name) < prefix.n ||
-		    (prefix.n && memcmp(v.name, prefix.p, prefix.n)))
+		    (prefix.n && memcmp(v.name, prefix.p, prefix.n) != 0))
 			continue;
 		room->settings[room->n++] =
 			(struct msg_setting){ .name = keep(&room->text, v.name),
