@@ -19,10 +19,13 @@
 #include "proto/ticket.def"
 #include "proto/common.def"
 #include "proto/meta.def"
+#include "proto/store.def"
+#include "proto/holder.def"
 
 /* A new .def file is one include above and one word in each list. */
-#define WIRE_MESSAGES(M) TICKET_MESSAGES(M) COMMON_MESSAGES(M) META_MESSAGES(M)
-#define WIRE_METHODS(F)	 COMMON_METHODS(F)
+#define WIRE_MESSAGES(M) \
+	TICKET_MESSAGES(M) COMMON_MESSAGES(M) META_MESSAGES(M) STORE_MESSAGES(M) HOLDER_MESSAGES(M)
+#define WIRE_METHODS(F)	 COMMON_METHODS(F) STORE_METHODS(F) HOLDER_METHODS(F)
 
 WIRE_MESSAGES(WIRE_DECLARE)
 

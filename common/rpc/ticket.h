@@ -17,7 +17,7 @@
 #include "rpc/auth.h"
 
 #define TICKET_TAG_BYTES 16
-#define TICKET_MAX	 1024 /* bytes of a ticket, tag included */
+#define TICKET_MAX	 4096 /* bytes of a ticket, tag included */
 
 enum ticket_op { TICKET_WRITE = 1, TICKET_READ = 2, TICKET_PULL = 3 };
 
@@ -45,7 +45,7 @@ enum err ticket_mint(struct ticket_key *k, const struct msg_ticket *t, struct bu
 		     struct why *why) MUST_CHECK;
 
 /*
- * Checks and decodes. out borrows from sealed and a (a limit of 4 KiB is enough).
+ * Checks and decodes. out borrows from sealed and a (a limit of 8 KiB is enough).
  *
  * ERR_BAD_TICKET  not ours, damaged, or too long; why says no more than that
  */

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The holder's part of the store protocol (spec/store.md Terms and puts, V1 V2 V3 V5 V9 V10), over a
+ * pool's directory (pool.h): adopt, commit, publish, retire, free, fence, inventory. Synchronous and
+ * pure but for stores into the pool: flows bring messages, this decides. The model checker runs
+ * exactly this code over a pool in plain memory.
+ *
+ * I1: every command names (shard, term, adoption, pool_epoch); any other than the superblock's is
+ *     refused and changes nothing (V9).
+ * I2: a closed version never commits again in its pool_epoch (V3).
+ * I3: a slot's state moves EMPTY -> COMMITTED -> RETIRED -> EMPTY; each by one release store.
+ * I4: an extent whose writer may still write is in the list of writing ranges until it cannot (T6).
+ *
+ * Thread: its owner's.
+ */
+#pragma once
+
+#include "store/object.h"
+#include "store/pool.h"
+
+struct hold;
+
+struct hold_opts {
+	struct pool *pool; /* borrowed for life */
+	uint32_t ring;	 /* revoked versions kept in the control page; 0: 1,024 (tests: less) */
+	uint32_t closed; /* versions closed by COMMIT that are kept; 0: 65,536 */
+	/* The writer of that range can no longer write: it may be given out. Called by hold_sweep. */
+	void (*fenced)(void *ctx, uint32_t shard, uint64_t version);
+	void *ctx;
+};
+
+struct hold_under {
+	uint32_t shard;
+	uint64_t term, adoption, pool_epoch;
+};
+
+/* out: owned, hold_close(). ERR_NO_MEMORY. A start fences the last run's writers (L2): each
+ * shard's pool_epoch is raised before this returns. */
+enum err hold_new(const struct hold_opts *o, struct hold **out) MUST_CHECK;
+void hold_close(struct hold *h);
+
+/* As it is now. */
+struct hold_under hold_under(const struct hold *h, uint32_t shard);
+
+/*
+ * ADOPT(term, adoption): superblock first (term, adoption, pool_epoch + 1), then older epochs'
+ * writers are fenced. An equal pair answers again and changes nothing (V10).
+ *
+ * ERR_STALE_TERM      a lower pair
+ * ERR_INVALID_PARAMS  shard out of range (why)
+ * ERR_IO, ERR_NO_SPACE, ERR_CORRUPT of the superblock; nothing has changed
+ */
+enum err hold_adopt(struct hold *h, uint32_t shard, uint64_t term, uint64_t adoption,
+		    struct hold_under *out, struct why *why) MUST_CHECK;
+/* I1: ERR_STALE_TERM, ERR_STALE_EPOCH. */
+enum err hold_check(const struct hold *h, const struct hold_under *u) MUST_CHECK;
+
+struct hold_slot {
+	uint32_t slot;
+	uint64_t generation, version, sum;
+	bool retired; /* RETIRED: ask the master what became of it */
+	bool published;
+};
+
+/*
+ * COMMIT (V3). t: an opened ticket (its MAC is good), of the tenant that asks.
+ *
+ * ERR_NONE            the slot is COMMITTED or RETIRED: PUBLISH it, answer then; out is filled
+ * ERR_NOT_READY       not remembered: ask the master whether the version is open (CONFIRM), then
+ *                     hold_confirm and call again
+ * ERR_STALE_EPOCH, ERR_STALE_ATTEMPT
+ * ERR_BUSY            a hazard still names it: the client has not cleared its word
+ * ERR_BAD_TICKET      no write ticket, or extents that are none of this pool (why)
+ * ERR_NO_SPACE        no free slot, or no room for its key (nothing has changed)
+ */
+enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
+		     struct hold_slot *out, struct why *why) MUST_CHECK;
+/* The master says this version is open. */
+void hold_confirm(struct hold *h, uint64_t version);
+/* The answer to PUBLISH came, or MARK: sets the published mark (V6). ERR_NOT_FOUND: the slot holds
+ * another generation or version now, or is not COMMITTED; nothing has changed. */
+enum err hold_published(struct hold *h, uint32_t slot, uint64_t generation, uint64_t version);
+
+/* ERR_NOT_FOUND: another generation or version, or EMPTY: as good as done. Retired already: ERR_NONE,
+ * the first reason stays. */
+enum err hold_retire(struct hold *h, const struct hold_under *u, uint32_t slot,
+		     uint64_t generation, uint64_t version, enum retire_reason reason,
+		     uint64_t evict_id) MUST_CHECK;
+/* Generation + 1, state EMPTY, in that order. Only a RETIRED slot of that generation; any other: ERR_NOT_FOUND. */
+enum err hold_free(struct hold *h, const struct hold_under *u, uint32_t slot,
+		   uint64_t generation) MUST_CHECK;
+
+enum hold_fence { HOLD_COMMITTED = 1, HOLD_FENCED = 2, HOLD_WRITING = 3 };
+/* FENCE(version): closes it. COMMITTED: out is filled (a RETIRED slot too). WRITING: the range joins
+ * the writing ranges; opts.fenced says when it is free. */
+enum err hold_fence(struct hold *h, const struct hold_under *u, uint64_t version,
+		    const struct extent *ext, size_t n_ext, enum hold_fence *state,
+		    struct hold_slot *out) MUST_CHECK;
+
+/* Looks at the hazards of writing ranges and at sessions whose process has gone; calls opts.fenced. */
+void hold_sweep(struct hold *h);
+/* Bytes in writing ranges; of one client's session. */
+uint64_t hold_quarantine(const struct hold *h);
+
+struct hold_entry {
+	struct hold_slot at;
+	uint32_t shard;
+	enum retire_reason reason;
+	uint64_t evict_id, size;
+	struct bytes tenant, key; /* borrowed from the pool */
+	const struct extent *extents;
+	size_t n_extents;
+	struct msg_put_opts opts; /* borrowed likewise */
+};
+/* Slots in use from *cursor (0: the start) until fn returns false; *cursor is where to go on, 0 at the end. */
+void hold_scan(struct hold *h, uint32_t shard, uint64_t *cursor,
+	       bool (*fn)(void *arg, const struct hold_entry *e), void *arg);
+/* The writing ranges of a shard. */
+void hold_writing(struct hold *h, uint32_t shard,
+		  void (*fn)(void *arg, uint64_t version, const struct extent *ext, size_t n),
+		  void *arg);
+
+/* For the checker. */
+void hold_fold(const struct hold *h, struct fold *f);

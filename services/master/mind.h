@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The master's mind: objects, versions, attempts, holders, leases, tombstones and space; T1, T2, T3 and
+ * the mends V1-V15 (spec/store.md, notes/model-check). Pure: it is told what happened and the time, and
+ * says what is to be done through `struct mind_out`. The service brings messages and durability; the
+ * model checker runs exactly this code.
+ *
+ *   calls of clients and holders ──┐                 ┌─> command(holder, ...)    to be sent
+ *   answers of holders             ├─> mind_X(...) ──┼─> append(records)         to the meta store
+ *   meta store: durable, time      ┘                 └─> done(call)              an answer is there
+ *
+ * I1: a version is served only after T2's third step (T2, V6); a remove ends only when T3 holds.
+ * I2: an acknowledgement waits for holders that are `in` and not merged (V8), and for tombstones of
+ *     those away (V7).
+ * I3: an extent is allocated only after the holder is adopted and its whole inventory is merged, and
+ *     never while a slot, a writing range or an open attempt has it (T6).
+ * I4: gauges equal a recount (C3).
+ * I5: index memory is bounded: at most 200 bytes an object beside its key; limits answer BUSY (B1).
+ * I6: no scan longer than 2 ms: inventories, evictions and sweeps are sliced; mind_work() goes on (L4).
+ *
+ * Commands are idempotent and by value: one may be lost, doubled or late; mind_resend() says again
+ * what a holder still owes. An answer that fits nothing changes nothing (V9, V15).
+ *
+ * Thread: its owner's.
+ */
+#pragma once
+
+#include "base/list.h"
+#include "meta/meta_state.h"
+#include "store/object.h"
+
+struct mind;
+
+struct mind_limits {
+	uint64_t index_bytes_max;	 /* 0: 16 GiB */
+	uint32_t calls_max;		 /* calls that wait; 0: 65,536 */
+	uint32_t clients_max;		 /* windows of closed attempts kept; 0: 65,536 */
+	uint32_t lease_ms, lease_max_ms; /* 0: 10,000; 60,000 */
+	uint32_t discard_ms;		 /* put_start_discard_ms; 0: 30,000 */
+	uint32_t release_ms;		 /* put_start_release_ms; 0: 600,000 */
+	uint32_t dead_ms; /* holder_dead_ms: holders not heard of since the start; 0: 30,000 */
+	double low_reserve;    /* 0: 0.02 */
+	double quarantine_max; /* 0: 0.10 */
+	double high_watermark; /* 0: 0.90 */
+	double evict_ratio;    /* 0: 0.05 */
+};
+
+/* Whose reply it is. */
+struct mind_under {
+	uint32_t shard;
+	uint64_t term, adoption, pool_epoch;
+};
+
+enum mind_op { MIND_ADOPT, MIND_INVENTORY, MIND_RETIRE, MIND_FREE, MIND_MARK, MIND_FENCE };
+struct mind_cmd {
+	enum mind_op op;
+	uint32_t holder; /* index, stable for this term */
+	struct mind_under under;
+	uint32_t slot;		   /* RETIRE, FREE, MARK */
+	uint64_t generation;	   /* likewise */
+	uint64_t version;	   /* RETIRE, MARK, FENCE */
+	enum retire_reason reason; /* RETIRE */
+	uint64_t evict_id;
+	uint64_t cursor;	      /* INVENTORY */
+	const struct extent *extents; /* FENCE; borrowed for the call */
+	size_t n_extents;
+};
+
+/* Records on their way to the meta store. */
+struct mind_append {
+	const struct meta_rec *recs;
+	size_t n;
+};
+
+/* A request's item that may have to wait. In the caller's memory until done, which may run inside the
+ * call that began it. */
+struct mind_call {
+	void (*done)(struct mind_call *c);
+	/* results */
+	enum err err;
+	uint32_t retry_ms;
+	struct why why;
+	/* private */
+	struct list node;
+	struct mind *mind;
+	void *on;
+};
+
+struct mind_out {
+	void *ctx;
+	void (*command)(void *ctx, const struct mind_cmd *c);
+	/* The caller answers with mind_appended(m, a, err), later; a and what it points to stay the
+	 * mind's until then. Appends are answered in order. */
+	void (*append)(void *ctx, struct mind_append *a);
+};
+
+/*
+ * st  the meta store's state after this term was raised in it; borrowed for life, changes only before
+ *     mind_appended
+ * out owned, mind_free()
+ */
+enum err mind_new(const struct mind_limits *l, const struct mind_out *o,
+		  const struct meta_state *st, uint64_t now_ns, struct mind **out) MUST_CHECK;
+/* Calls that wait end with ERR_SHUTTING_DOWN. */
+void mind_free(struct mind *m);
+
+/* ---- time ---- */
+
+/* Before every other call: the time (CLOCK_BOOTTIME terms). Cheap. */
+void mind_clock(struct mind *m, uint64_t now_ns);
+/* Goes on with sliced work and what is due (leases, attempts without progress, holders dead since the
+ * start); true while there is more to do at once. */
+bool mind_work(struct mind *m);
+/* When mind_work is due next; UINT64_MAX: not. */
+uint64_t mind_due_ns(const struct mind *m);
+/* An append ended. An error other than NO_SPACE or BUSY is the end of this master: the service fails. */
+void mind_appended(struct mind *m, struct mind_append *a, enum err e);
+
+/* ---- holders ---- */
+
+struct mind_segment {
+	uint32_t segment;
+	uint64_t bytes, bytes_total;
+};
+struct mind_news { /* REGISTER; all borrowed for the call */
+	struct bytes id, host, fd_path;
+	uint8_t kind, instance[16], pool[16];
+	const struct bytes *addrs;
+	size_t n_addrs;
+	uint64_t pool_epoch;
+	const struct mind_segment *segments;
+	size_t n_segments;
+};
+struct mind_register {
+	struct mind_call call;
+	bool adopted; /* result */
+};
+/* Durable in the roster, then adopted. A holder that is not in the roster gets a floor (it returns
+ * empty); one that comes back from away is `in` from here. Done when the roster says so. */
+void mind_register(struct mind *m, const struct mind_news *n, struct mind_register *r);
+/* A beat carried this epoch; one that is not known means another adoption (V10). */
+void mind_beat_epoch(struct mind *m, struct bytes id, uint64_t pool_epoch);
+/* Its beats have stopped for long (suspect), or came back. Reads avoid a suspect. */
+void mind_suspect(struct mind *m, struct bytes id, bool suspect);
+/* Its beats have stopped for holder_dead_ms: durable first, then it leaves the index. */
+void mind_away(struct mind *m, struct bytes id);
+/* Dropped from the roster. ERR_NOT_FOUND. */
+void mind_forget(struct mind *m, struct bytes id, struct mind_call *c);
+/* Says again every command this holder has not answered; after a lost connection. */
+void mind_resend(struct mind *m, uint32_t holder);
+
+struct mind_holder {
+	uint32_t index;
+	const char *id, *host, *fd_path;
+	uint8_t kind, pool[16];
+	const char *const *addrs;
+	size_t n_addrs;
+	bool away, merged, suspect;
+	struct mind_under under;
+	uint64_t objects, bytes_used, bytes_total, quarantine_bytes;
+};
+/* false: no holder of that index. Borrowed until the next call. */
+bool mind_holder(const struct mind *m, uint32_t index, struct mind_holder *out);
+/* -1: none. */
+int64_t mind_holder_index(const struct mind *m, struct bytes id);
+uint32_t mind_holders(const struct mind *m); /* indices are below */
+
+/* ---- answers of holders. `u` is what the answer carries; what is not awaited is dropped ---- */
+
+void mind_adopted(struct mind *m, uint32_t holder, const struct mind_under *u,
+		  const struct mind_segment *segs, size_t n);
+/* A piece; all borrowed for the call. cursor 0: the last. */
+void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_rep *piece);
+/* err: ERR_NONE or ERR_NOT_FOUND (as good); STALE_*: ignored (an adoption follows). */
+void mind_retired(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
+		  uint64_t generation, uint64_t version, enum err e);
+void mind_freed(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
+		uint64_t generation, enum err e);
+/* state: enum hold_fence's numbers. */
+void mind_fenced(struct mind *m, uint32_t holder, const struct mind_under *u, uint64_t version,
+		 const struct msg_fence_res *res);
+/* The holder refused with STALE_TERM or STALE_EPOCH, or cannot be understood: adopt it again. */
+void mind_refused(struct mind *m, uint32_t holder, const struct mind_under *u, enum err e);
+
+/* ---- calls of holders ---- */
+
+/* PUBLISH (T2): done with ERR_NONE once the version is in the index (or was superseded after T2), STALE_ATTEMPT
+ * when it is barred, closed or unknown (V11, V15), STALE_TERM, STALE_EPOCH. Also for a RETIRED slot:
+ * done when T2's conditions hold again. */
+void mind_publish(struct mind *m, uint32_t holder, const struct mind_under *u,
+		  const struct msg_publish_item *it, struct mind_call *c);
+/* CONFIRM: is an attempt of this version open at that holder? */
+bool mind_open_attempt(const struct mind *m, uint32_t holder, const struct mind_under *u,
+		       uint64_t version);
+/* REPORT: a range in quarantine is free now. */
+void mind_range_free(struct mind *m, uint32_t holder, const struct mind_under *u,
+		     uint64_t version);
+/* REPORT: the holder retired this slot itself. */
+void mind_corrupt(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
+		  uint64_t generation, uint64_t version);
+
+/* ---- calls of clients ---- */
+
+struct mind_who {
+	struct bytes tenant;
+	const uint8_t *client; /* 16 bytes: instance */
+	uint64_t term;	       /* sent under; 0: not known. Another: ERR_STALE_TERM (V4) */
+};
+
+struct mind_put {
+	struct mind_call call; /* first */
+	/* results, with ERR_NONE */
+	uint64_t version, pool_epoch;
+	uint32_t holder;
+	struct extent extents[OBJ_EXTENTS_MAX];
+	size_t n_extents;
+};
+/*
+ * PUT_START: space, a version, an open attempt. A repeat of an open attempt gets the same answer; of a
+ * closed one ERR_EXISTS ("DONE", V4). Waits while space is made (B2).
+ *
+ * ERR_ALREADY_EXISTS, ERR_BUSY_WRITING, ERR_RECOVERING, ERR_TEMPORARILY_AWAY, ERR_CONFLICT (a condition),
+ * ERR_TOO_LARGE, ERR_BUSY (all leased: retry_ms), ERR_POOL_PINNED, ERR_STALE_TERM, ERR_INVALID_PARAMS,
+ * ERR_NOT_READY (no holder with memory)
+ */
+void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_put_item *it,
+		    struct mind_put *p);
+/* Gives an attempt up: FENCE. ERR_NONE also when it is closed already; a foreign one: ERR_STALE_ATTEMPT. */
+enum err mind_put_revoke(struct mind *m, const struct mind_who *w, uint64_t attempt,
+			 uint64_t version);
+enum err mind_put_progress(struct mind *m, const struct mind_who *w, uint64_t attempt,
+			   uint64_t version);
+
+/* REMOVE (T3). Absent is OK. ERR_RECOVERING, ERR_POOL_PINNED (hard-pinned, no force), ERR_EXISTS (DONE),
+ * ERR_CONFLICT (if_version), ERR_STALE_TERM. */
+void mind_remove(struct mind *m, const struct mind_who *w, const struct msg_remove_item *it,
+		 struct mind_call *c);
+struct mind_remove_range {
+	struct mind_call call; /* first */
+	uint64_t removed, pinned;
+};
+void mind_remove_range(struct mind *m, const struct mind_who *w,
+		       const struct msg_remove_range_req *q, struct mind_remove_range *r);
+
+/* The caller no longer wants the answer (deadline, lost connection): done does not run any more. What was
+ * begun goes on by itself. */
+void mind_drop(struct mind *m, struct mind_call *c);
+
+struct mind_replica {
+	uint32_t holder, slot;
+	uint64_t generation;
+	const struct extent *extents;
+	size_t n_extents;
+};
+struct mind_object { /* borrowed until the next call */
+	struct bytes key;
+	uint64_t version, size, sum;
+	struct mind_replica replicas[OBJ_EXTENTS_MAX];
+	size_t n_replicas;
+	const struct msg_put_opts *opts;
+	bool leased;
+	uint64_t idle_ns;
+};
+/*
+ * lease_ms 0: a probe (no use, no lease: B3).
+ *
+ * ERR_NOT_FOUND (why says whether a durable holder is away), ERR_RECOVERING, ERR_TEMPORARILY_AWAY
+ */
+enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint32_t lease_ms,
+		     struct bytes format, struct mind_object *out, struct why *why) MUST_CHECK;
+/* ERR_LEASE_LOST: that version is no longer served. */
+enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version);
+enum err mind_renew(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version,
+		    uint32_t lease_ms);
+/* Objects of a tenant from *cursor (hash order, 0 the start) until fn returns false or about 2 ms went by; *cursor: where to
+ * go on; returns true while there is more. */
+bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix, uint64_t *cursor,
+	       bool (*fn)(void *arg, const struct mind_object *o), void *arg);
+/* Facts of a key, for people. */
+void mind_explain(struct mind *m, struct bytes tenant, struct bytes key,
+		  void (*fn)(void *arg, const char *name, const char *value), void *arg);
+
+struct mind_counts {
+	uint64_t objects, copies, attempts, waiting, tombs_owed;
+	uint64_t index_bytes, bytes_total, bytes_used, quarantine_bytes;
+	uint64_t puts, publishes, removes, evictions, hits, misses;
+	bool recovering;
+};
+void mind_counts(const struct mind *m, struct mind_counts *out);
+/* Asserts I3, I4 by a recount. For tests. */
+void mind_check(const struct mind *m);
+
+/* ---- for the checker ---- */
+
+/* Evicts this object as pressure would. ERR_NOT_FOUND, ERR_BUSY (leased, unfinished). */
+enum err mind_evict(struct mind *m, struct bytes tenant, struct bytes key) MUST_CHECK;
+/* The attempt has shown no progress for long: FENCE it. */
+void mind_discard(struct mind *m, uint64_t version);
+void mind_fold(const struct mind *m, struct fold *f);
