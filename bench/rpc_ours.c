@@ -27,6 +27,7 @@ static void open_loop(struct loop *l)
 {
 	if (loop_open(l) != ERR_NONE)
 		peer_die("loop", "not opened");
+	loop_spin(l, PEER_SPIN_US, NULL);
 }
 
 /* Both clients below run until stop is set and nothing is outstanding. */

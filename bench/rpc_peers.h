@@ -6,6 +6,7 @@
  *   raw    blocking sockets, 4-byte length prefix: the kernel's price alone
  *   uv     the same frames from libuv, writes of a wake in one: the loop's price on top
  *   uvmac  uv with the tags rpc uses, made and checked on both sides
+ *   uvspin uvmac that polls before it sleeps, as loop_spin does
  *   eng    the sp engine without the core: SP framing and matching
  *   sp     the rpc core over the sp engine: everything, tags included
  *   nng    the library's REQ and REP contexts, no tags
@@ -17,6 +18,7 @@
 #include "base/def.h"
 
 #define PEER_BODY     64
+#define PEER_SPIN_US  50 /* the default of spin_us */
 #define PEER_OUT_MAX  128
 #define PEER_ADDR_MAX 300
 
@@ -31,7 +33,8 @@ struct peer_sys {
 	void (*close)(void *client);
 };
 
-extern const struct peer_sys peer_raw, peer_uv, peer_uvmac, peer_eng, peer_sp, peer_nng;
+extern const struct peer_sys peer_raw, peer_uv, peer_uvmac, peer_uvspin, peer_eng, peer_sp,
+	peer_nng;
 
 /* Seconds of CLOCK_MONOTONIC. */
 double peer_now(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raw, uv, uvmac: frames of a 4-byte length and that many bytes. With tags: sequence (8), body, tag.
+ * raw, uv, uvmac, uvspin: frames of a 4-byte length and that many bytes. With tags: sequence (8), body, tag.
  */
 #include "rpc_peers.h"
 
@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -109,7 +110,8 @@ struct stream {
 		uv_pipe_t pipe;
 	} h;
 	uv_timer_t timer;
-	int fd; /* raw */
+	bool spin; /* polls as loop_spin does */
+	int fd;	   /* raw */
 };
 
 static struct stream *stream_new(bool mac, bool server)
@@ -269,8 +271,37 @@ static void on_read(uv_stream_t *t, ssize_t nread, const uv_buf_t *b)
 	s->n_in += (size_t)nread;
 	parse(s);
 	uv_flush(s);
-	if (!s->server && s->n_outstanding == 0)
+	if (!s->server && s->n_outstanding == 0 && !s->spin)
 		uv_stop(&s->loop);
+}
+
+enum spin { SLEEP, POLL, POLL_TIMED };
+
+/* One pass; polling ends when PEER_SPIN_US have passed since the last frame. */
+static enum spin spin_pass(struct stream *s, enum spin spin, double *until)
+{
+	uint64_t before = s->n_frames;
+	uv_run(&s->loop, spin == SLEEP ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+	if (s->n_frames != before)
+		return POLL;
+	if (spin == SLEEP)
+		return SLEEP;
+	double now = peer_now();
+	if (spin == POLL)
+		*until = now + PEER_SPIN_US * 1e-6;
+	sched_yield();
+	return now < *until ? POLL_TIMED : SLEEP;
+}
+
+static void uv_go(struct stream *s)
+{
+	enum spin spin = SLEEP;
+	double until = 0;
+	if (!s->spin)
+		uv_run(&s->loop, UV_RUN_DEFAULT);
+	else
+		while (s->server || s->n_outstanding > 0)
+			spin = spin_pass(s, spin, &until);
 }
 
 static void uv_adopt(struct stream *s, const char *addr, int fd)
@@ -289,22 +320,29 @@ static void uv_adopt(struct stream *s, const char *addr, int fd)
 	uv_read_start(&s->h.stream, on_alloc, on_read);
 }
 
-static void uv_serve_any(const char *addr, void (*ready)(const char *bound), bool mac)
+static void uv_serve_any(const char *addr, void (*ready)(const char *bound), bool mac,
+			 bool spin)
 {
 	struct stream *s = stream_new(mac, true);
+	s->spin = spin;
 	uv_adopt(s, addr, listen_on(addr, ready));
-	uv_run(&s->loop, UV_RUN_DEFAULT);
+	uv_go(s);
 	_exit(0);
 }
 
 static void uv_serve(const char *addr, void (*ready)(const char *bound))
 {
-	uv_serve_any(addr, ready, false);
+	uv_serve_any(addr, ready, false, false);
 }
 
 static void uvmac_serve(const char *addr, void (*ready)(const char *bound))
 {
-	uv_serve_any(addr, ready, true);
+	uv_serve_any(addr, ready, true, false);
+}
+
+static void uvspin_serve(const char *addr, void (*ready)(const char *bound))
+{
+	uv_serve_any(addr, ready, true, true);
 }
 
 static void *uv_open(const char *addr)
@@ -318,6 +356,13 @@ static void *uvmac_open(const char *addr)
 {
 	struct stream *s = stream_new(true, false);
 	uv_adopt(s, addr, connect_to(addr));
+	return s;
+}
+
+static void *uvspin_open(const char *addr)
+{
+	struct stream *s = uvmac_open(addr);
+	s->spin = true;
 	return s;
 }
 
@@ -335,7 +380,7 @@ static double uv_run_client(void *client, unsigned n, unsigned ms)
 	uv_timer_start(&s->timer, on_end, ms, 0);
 	start_frames(s, n);
 	uv_flush(s);
-	uv_run(&s->loop, UV_RUN_DEFAULT);
+	uv_go(s);
 	return (double)s->n_frames / (peer_now() - begin);
 }
 
@@ -354,3 +399,5 @@ const struct peer_sys peer_raw = { "raw", raw_serve, raw_open, raw_run, raw_clos
 const struct peer_sys peer_uv = { "uv", uv_serve, uv_open, uv_run_client, uv_close_client };
 const struct peer_sys peer_uvmac = { "uvmac", uvmac_serve, uvmac_open, uv_run_client,
 				     uv_close_client };
+const struct peer_sys peer_uvspin = { "uvspin", uvspin_serve, uvspin_open, uv_run_client,
+				      uv_close_client };

@@ -10,6 +10,7 @@
 
 #include "base/def.h"
 
+#define NS_PER_US 1000ull
 #define NS_PER_MS 1000000ull
 #define NS_PER_S  1000000000ull
 

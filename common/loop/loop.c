@@ -64,7 +64,7 @@ void loop_turn(struct loop *l)
 {
 	l->in_timers = true;
 	__atomic_store_n(&l->turns, l->turns + 1, __ATOMIC_RELAXED);
-	inbox_drain(&l->inbox);
+	l->worked |= inbox_drain(&l->inbox) > 0;
 	run_due(l);
 	l->in_timers = false;
 	l->armed_ns = 0; /* whatever was armed has fired or may be stale */

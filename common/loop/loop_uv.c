@@ -6,6 +6,7 @@
 #include "loop/loop.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/random.h>
 #include <uv.h>
 
@@ -15,6 +16,9 @@ struct loop_uv {
 	uv_timer_t timer;
 	struct loop *loop;
 	_Atomic bool stop;
+	/* see loop_spin */
+	uint64_t spin_ns, spin_end_ns; /* end: 0 not polling, UINT64_MAX not yet known */
+	const uint32_t *only_if;
 };
 
 static void uv_wake(struct loop *l)
@@ -63,8 +67,6 @@ static const struct loop_driver driver = {
 static void on_async(uv_async_t *a)
 {
 	struct loop_uv *d = a->data;
-	if (d->stop)
-		uv_stop(&d->uv);
 	loop_turn(d->loop);
 }
 
@@ -99,11 +101,49 @@ struct uv_loop_s *loop_uv(struct loop *l)
 	return &((struct loop_uv *)l->driver_data)->uv;
 }
 
+void loop_spin(struct loop *l, uint32_t spin_us, const uint32_t *only_if)
+{
+	if (!loop_uv(l))
+		return;
+	struct loop_uv *d = l->driver_data;
+	d->spin_ns = spin_us * NS_PER_US;
+	d->only_if = only_if;
+}
+
+/* Whether to poll once more (I3). The clock is read only when a pass found nothing. */
+static bool may_poll(struct loop_uv *d)
+{
+	struct loop *l = d->loop;
+	if (l->worked) {
+		l->worked = false;
+		d->spin_end_ns = UINT64_MAX;
+	}
+	if (d->spin_ns == 0 || d->spin_end_ns == 0 || (d->only_if && *d->only_if == 0))
+		return false;
+	return d->spin_end_ns == UINT64_MAX || loop_now_ns(l) < d->spin_end_ns;
+}
+
+/* One pass, which waits in the kernel once polling pays no more. */
+static void wait_pass(struct loop_uv *d)
+{
+	if (!may_poll(d)) {
+		d->spin_end_ns = 0;
+		uv_run(&d->uv, UV_RUN_ONCE);
+		return;
+	}
+	uv_run(&d->uv, UV_RUN_NOWAIT);
+	if (d->loop->worked)
+		return;
+	if (d->spin_end_ns == UINT64_MAX)
+		d->spin_end_ns = loop_now_ns(d->loop) + d->spin_ns;
+	sched_yield(); /* on a crowded machine nobody waits for our polling */
+}
+
 void loop_run(struct loop *l)
 {
 	struct loop_uv *d = l->driver_data;
 	while (!d->stop)
-		uv_run(&d->uv, UV_RUN_DEFAULT);
+		wait_pass(d);
 	d->stop = false;
 }
 
@@ -117,7 +157,10 @@ void loop_stop(struct loop *l)
 void loop_run_once(struct loop *l, bool block)
 {
 	struct loop_uv *d = l->driver_data;
-	uv_run(&d->uv, block ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+	if (block)
+		wait_pass(d);
+	else
+		uv_run(&d->uv, UV_RUN_NOWAIT);
 }
 
 void loop_close(struct loop *l)

@@ -67,6 +67,7 @@ static void on_event(uv_poll_t *h, int status, int events)
 	ssize_t got = read(r->event_fd, &count, sizeof(count));
 	(void)got;
 	reap(r);
+	loop_worked(r->loop);
 }
 
 /* ---- submissions ---- */

@@ -472,6 +472,7 @@ static void on_read(uv_stream_t *s, ssize_t nread, const uv_buf_t *b)
 		return;
 	}
 	*p->bytes_in += (uint64_t)nread;
+	loop_worked(p->hub->loop);
 	const char *text = "";
 	bool greeted = p->rx.greeted, large = p->rx.frame != NULL;
 	if (p->tls) {

@@ -308,6 +308,7 @@ static enum err open_all(struct svc *s, const struct svc_env *env, struct why *w
 		e = svc_keys_load(s, env, why);
 	if (e)
 		return e;
+	loop_spin(s->loop, s->conf.spin_us, NULL);
 	svc_id_make(s, env->n_listen ? env->listen[0] : "");
 	if (conf_origin(s->settings, "log.level") != CONF_DEFAULT)
 		log_set_level((enum log_level)s->conf.log_level);

@@ -216,6 +216,7 @@ static enum err open_handle(struct pml *p, const struct pml_open_opts *o, struct
 		e = loop_open(&p->loop);
 	if (e != ERR_NONE)
 		return e;
+	loop_spin(&p->loop, p->set.spin_us, &p->n_running);
 	p->door_post.fn = on_door;
 	loop_expect(&p->loop);
 	e = start_thread(p);

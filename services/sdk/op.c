@@ -209,6 +209,7 @@ static void part_ended(struct part *t, enum err e, const struct why *why, const 
 	t->status.error = e != ERR_NONE ? keep(t, BYTES_STR(t->error.text)) : "";
 	if (--op->n_left > 0)
 		return;
+	op->p->n_running--;
 	/* of several, each item tells; of one, it is the operation's */
 	if (op->n_parts == 1)
 		op->error = op->parts[0].error;
@@ -256,6 +257,7 @@ static void op_run(struct pml_op *op)
 	uint32_t n = op->n_parts;
 	op->n_left = n;
 	op->running = true;
+	op->p->n_running++;
 	/* the last part_run may complete and free it */
 	for (uint32_t i = 0; i < n; i++)
 		part_run(&op->parts[i]);

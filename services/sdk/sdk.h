@@ -119,7 +119,8 @@ struct pml {
 	/* the loop's */
 	struct loop loop;
 	struct service_end ends[SDK_SERVICES];
-	uint32_t n_closing;
+	uint32_t n_closing,
+		n_running; /* running: sent, not complete; while there are any it polls */
 };
 
 /* ---- operations ---- */
