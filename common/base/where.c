@@ -2,9 +2,13 @@
 #include "base/where.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/sum.h"
 
 static const char *pick(const struct where_wish *w, const char *flag, const char *name)
 {
@@ -102,5 +106,32 @@ enum err where_find(const struct where_wish *w, struct where *out, struct why *w
 	d.run_given |= run != NULL;
 	d.secret_given = secret != NULL;
 	*out = d;
+	return ERR_NONE;
+}
+
+void where_host(const char *host_id, char out[WHERE_HOST_MAX + 1])
+{
+	char name[256] = "";
+	if (!host_id || !host_id[0]) {
+		gethostname(name, sizeof(name) - 1);
+		host_id = name;
+	}
+	size_t n = strlen(host_id);
+	if (n <= WHERE_HOST_MAX)
+		memcpy(out, host_id, n + 1);
+	else
+		snprintf(out, WHERE_HOST_MAX + 1, "%.47s-%016llx", host_id,
+			 (unsigned long long)sum64(host_id, n));
+}
+
+enum err where_pool(const char *data, char *out, size_t size)
+{
+	struct stat st;
+	char id[64];
+	if (stat(data, &st) != 0)
+		return ERR_NOT_FOUND;
+	int n = snprintf(id, sizeof(id), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+	snprintf(out, size, "/dev/shm/pomelo-%u-%016" PRIx64, (unsigned)geteuid(),
+		 sum64(id, (size_t)n));
 	return ERR_NONE;
 }

@@ -35,3 +35,18 @@ struct where_wish {
  *                     (the remedy is --run-dir)
  */
 enum err where_find(const struct where_wish *w, struct where *out, struct why *why) MUST_CHECK;
+
+#define WHERE_HOST_MAX 64
+/*
+ * What makes two processes neighbours: the setting host_id, or where that is empty the machine's
+ * name. A longer one than WHERE_HOST_MAX is cut, with a hash of the whole at its end: agents tell it
+ * to the master, clients compare it with their own.
+ */
+void where_host(const char *host_id, char out[WHERE_HOST_MAX + 1]);
+
+/*
+ * The default place of a data folder's memory pool: "/dev/shm/pomelo-UID-HASH16", HASH that of the
+ * folder's device and inode, so that a folder that is moved keeps its pool (answers.md).
+ * ERR_NOT_FOUND: no such data folder.
+ */
+enum err where_pool(const char *data, char *out, size_t size) MUST_CHECK;

@@ -249,9 +249,8 @@ static enum err open_listeners(struct svc *s, const struct svc_env *env, struct 
 	return e;
 }
 
-/* The beat addresses of the masters: env's, masters', or the one of this data folder. */
-static enum err master_addrs(const struct svc *s, const struct svc_env *env,
-			     char out[SVC_ADDRS_MAX][BEAT_ADDR_MAX], size_t *n, struct why *why)
+/* The masters: env's, masters', or the one of this data folder. */
+static enum err find_masters(struct svc *s, const struct svc_env *env, struct why *why)
 {
 	char ipc[SVC_PATH_MAX + 32];
 	const char *const local[] = { ipc };
@@ -263,22 +262,29 @@ static enum err master_addrs(const struct svc *s, const struct svc_env *env,
 		l = (struct conf_list){ local, 1 };
 	if (l.n > SVC_ADDRS_MAX)
 		return why_set(why, ERR_INVALID_PARAMS, "masters: more than %d", SVC_ADDRS_MAX);
-	enum err e = ERR_NONE;
-	for (*n = 0; *n < l.n && e == ERR_NONE; ++*n)
-		e = beat_addr_of(l.v[*n], out[*n], why);
-	return e;
+	for (size_t i = 0; i < l.n; i++) {
+		if (strlen(l.v[i]) >= SVC_ADDR_MAX)
+			return why_set(
+				why, ERR_INVALID_PARAMS,
+				"masters: %.80s...: an address has at most %d characters",
+				l.v[i], SVC_ADDR_MAX - 1);
+		memcpy(s->masters[s->n_masters++], l.v[i], strlen(l.v[i]) + 1);
+	}
+	return ERR_NONE;
 }
 
-static enum err open_beats(struct svc *s, const struct svc_env *env, struct why *why)
+static enum err open_beats(struct svc *s, struct why *why)
 {
 	char to[SVC_ADDRS_MAX][BEAT_ADDR_MAX], from[SVC_PATH_MAX + 40];
 	const char *ptr[SVC_ADDRS_MAX];
-	size_t n = 0;
-	enum err e = master_addrs(s, env, to, &n, why);
+	size_t n = s->n_masters;
+	enum err e = ERR_NONE;
+	for (size_t i = 0; i < n && e == ERR_NONE; i++) {
+		e = beat_addr_of(s->masters[i], to[i], why);
+		ptr[i] = to[i];
+	}
 	if (e)
 		return e;
-	for (size_t i = 0; i < n; i++)
-		ptr[i] = to[i];
 	if (loop_uv(s->loop))
 		snprintf(from, sizeof(from), "unix:%s/%s.beat", s->run_dir, s->def->name);
 	else
@@ -322,6 +328,8 @@ static enum err open_all(struct svc *s, const struct svc_env *env, struct why *w
 		e = open_http(s, why);
 	if (e == ERR_NONE)
 		e = open_listeners(s, env, why);
+	if (e == ERR_NONE)
+		e = find_masters(s, env, why);
 	if (e == ERR_NONE && s->def->open)
 		e = s->def->open(s, why);
 	s->opened = e == ERR_NONE;
@@ -331,7 +339,7 @@ static enum err open_all(struct svc *s, const struct svc_env *env, struct why *w
 	s->ops.limit = s->conf.ops_max;
 	s->state = SVC_RUNNING;
 	svc_reasons(s, &r); /* the first beat is to tell the truth, too */
-	e = open_beats(s, env, why);
+	e = open_beats(s, why);
 	return e ? e : svc_dirs_tell(s, why);
 }
 

@@ -61,8 +61,8 @@ struct svc_def {
 
 	/* Any hook may be NULL. */
 	/* Settings are read, the folder is ours, keys, pool and metrics exist, addresses are bound
-	 * (s->addrs); no request is taken in before it returns, no beat is sent. On an error open has
-	 * undone its own work. Long work goes on behind a reason. */
+	 * (s->addrs), masters are known; no request is taken in before it returns, no beat is sent.
+	 * On an error open has undone its own work. Long work goes on behind a reason. */
 	enum err (*open)(struct svc *s, struct why *why);
 	/* Shutdown began: no new background work; park lists may be answered now. */
 	void (*drain)(struct svc *s);
@@ -130,6 +130,9 @@ struct svc {
 	struct rpc_server *rpc;
 	char addrs[SVC_ADDRS_MAX][SVC_ADDR_MAX]; /* bound, NAME.sock first */
 	size_t n_addrs;
+	char masters[SVC_ADDRS_MAX]
+		    [SVC_ADDR_MAX]; /* as to be dialed; set before the open hook */
+	size_t n_masters;
 	enum svc_state state;
 	enum err failed; /* what svc_fail was told; ERR_NONE */
 

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 /* Given back to the kernel at a time, so that nothing stalls on a huge file (case 81). */
 #define POOL_SLICE_BYTES (1ll << 30)
@@ -138,14 +137,7 @@ enum err data_lock(const struct where *d, int *fd, struct why *why)
 
 enum err data_pool_path(const struct where *d, char *out, size_t size)
 {
-	struct stat st;
-	char id[64];
-	if (stat(d->path, &st) != 0)
-		return ERR_NOT_FOUND;
-	snprintf(id, sizeof(id), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-	snprintf(out, size, "/dev/shm/pomelo-%u-%016" PRIx64, geteuid(),
-		 (uint64_t)XXH3_64bits(id, strlen(id)));
-	return ERR_NONE;
+	return where_pool(d->path, out, size);
 }
 
 /* Shrinks and unlinks one file of the pool; its size. */

@@ -166,3 +166,35 @@ Test(where, link_names_the_run_folder, .timeout = 10)
 	unlink(link);
 	rmdir(data);
 }
+
+Test(where, host_is_cut_to_what_a_message_holds, .timeout = 10)
+{
+	char a[WHERE_HOST_MAX + 1], b[WHERE_HOST_MAX + 1], name[256], real[256] = "";
+	where_host("box-1", a);
+	cr_assert_str_eq(a, "box-1");
+	memset(name, 'h', 200);
+	name[200] = '\0';
+	where_host(name, a);
+	name[199] = 'i';
+	where_host(name, b);
+	cr_assert_eq(strlen(a), WHERE_HOST_MAX);
+	cr_assert_eq(strlen(b), WHERE_HOST_MAX);
+	cr_assert_str_neq(a, b, "the whole of it counts");
+	gethostname(real, sizeof(real) - 1);
+	where_host("", a);
+	cr_assert_eq(strncmp(a, real, 40), 0, "%s is not %s", a, real);
+}
+
+Test(where, pool_follows_the_folder_not_its_name, .timeout = 10)
+{
+	char dir[] = "/tmp/pml_whereXXXXXX", moved[64], a[128], b[128];
+	cr_assert(mkdtemp(dir));
+	cr_assert_eq(where_pool(dir, a, sizeof(a)), ERR_NONE);
+	cr_assert_eq(strncmp(a, "/dev/shm/pomelo-", 16), 0, "%s", a);
+	snprintf(moved, sizeof(moved), "%s.moved", dir);
+	cr_assert_eq(rename(dir, moved), 0);
+	cr_assert_eq(where_pool(moved, b, sizeof(b)), ERR_NONE);
+	cr_assert_str_eq(a, b);
+	cr_assert_eq(where_pool(dir, b, sizeof(b)), ERR_NOT_FOUND);
+	rmdir(moved);
+}
