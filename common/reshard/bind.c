@@ -12,13 +12,29 @@ struct reader {
 	struct bindings *out;
 	const struct place *p;
 	struct reject *why;
-	const struct place_limits *lim;
+	struct place_limits lim;
 	uint32_t cap;
 };
 
 static bool no_memory(struct reader *d)
 {
 	return reject_set(d->why, RULE_LIMIT_MEMORY, "", "no memory within the limit");
+}
+
+static bool stopped(struct reader *d)
+{
+	return reject_set(d->why, RULE_PLAN_CANCELLED, "", "stopped while bindings were read");
+}
+
+/* In turn i of a long loop. */
+static bool go(struct reader *d, size_t i)
+{
+	return !stop_at(d->lim.cancel, i) || stopped(d);
+}
+
+static bool sort_fail(struct reader *d)
+{
+	return stop_now(d->lim.cancel) ? stopped(d) : no_memory(d);
 }
 
 static bool fail(struct reader *d, enum rule r, uint32_t b, const char *field)
@@ -55,7 +71,7 @@ static bool grow(struct reader *d, void *list, uint32_t *cap, uint32_t n, size_t
 		return true;
 	uint32_t want = *cap ? *cap + *cap / 2 : 16;
 	memcpy(&old, list, sizeof(old));
-	q = n < 1u << 30 && want * each <= d->lim->memory ? realloc(old, want * each) : NULL;
+	q = n < 1u << 30 && want * each <= d->lim.memory ? realloc(old, want * each) : NULL;
 	if (!q)
 		return no_memory(d);
 	memcpy(list, &q, sizeof(q));
@@ -223,10 +239,10 @@ static bool read_text(struct reader *d, struct bytes in)
 {
 	struct reject other = { 0 };
 	struct json_in r;
-	if (json_in_open(&d->in, in, &d->lim->json, &d->out->mem, d->why) && read_list(d))
+	if (json_in_open(&d->in, in, &d->lim.json, &d->out->mem, d->why) && read_list(d))
 		return true;
 	if (json_in_text_rule(d->why->rule) ||
-	    !json_in_open(&r, in, &d->lim->json, &d->out->mem, &other))
+	    !json_in_open(&r, in, &d->lim.json, &d->out->mem, &other))
 		return false;
 	if (!json_in_skip(&r) || !json_in_close(&r))
 		*d->why = other;
@@ -300,8 +316,8 @@ static bool check_twice(struct reader *d, uint32_t k, bool runtime)
 	const struct binding *b = &d->out->b[k];
 	struct bytes (*of)(const void *, uint32_t) = runtime ? runtime_id_of : place_id_of;
 	AUTO_FREE uint32_t *order = malloc(MAX_OF(b->n_frags, 1) * sizeof(*order));
-	if (!order || !names_sort(of, b->frags, b->n_frags, order))
-		return no_memory(d);
+	if (!order || !names_sort(of, b->frags, b->n_frags, order, d->lim.cancel))
+		return sort_fail(d);
 	for (uint32_t i = 1; i < b->n_frags; i++)
 		if (bytes_eq(of(b->frags, order[i - 1]), of(b->frags, order[i])))
 			return fail_frag(d, RULE_BINDING_DUPLICATE_ID, k, order[i],
@@ -391,6 +407,8 @@ static bool check_frags(struct reader *d, uint32_t k)
 	const char *field;
 	for (uint32_t i = 0; i < b->n_frags; i++) {
 		struct bound_frag *f = &b->frags[i];
+		if (!go(d, i))
+			return false;
 		f->frag = place_find_frag(d->p, f->place_id);
 		if (f->frag == UINT32_MAX || d->p->frags[f->frag].part != b->part)
 			return fail_frag(d, RULE_BINDING_FRAGMENT_UNKNOWN, k, i,
@@ -423,8 +441,9 @@ static int space_cmp(const struct range *x, const struct range *y)
 	return c ? c : bytes_cmp(x->f->device, y->f->device);
 }
 
-static int range_cmp(const void *a, const void *b)
+static int range_cmp(const void *a, const void *b, void *arg)
 {
+	(void)arg;
 	const struct range *x = a, *y = b;
 	int c = space_cmp(x, y);
 	if (c)
@@ -462,8 +481,11 @@ static bool fail_range(struct reader *d, enum rule r, const struct range *x, con
  * it or equal to it, so that is enough. */
 static bool check_ranges(struct reader *d, struct range *v, size_t n, bool storage)
 {
-	qsort(v, n, sizeof(*v), range_cmp);
+	if (!stop_sort(v, n, sizeof(*v), range_cmp, NULL, d->lim.cancel))
+		return sort_fail(d);
 	for (size_t i = 1; i < n; i++) {
+		if (!go(d, i))
+			return false;
 		const struct range *x = &v[i - 1], *y = &v[i];
 		if (space_cmp(x, y) != 0 || y->lo - x->lo >= x->n)
 			continue;
@@ -520,8 +542,9 @@ static bool check(struct reader *d)
 enum err bind_read(struct bytes in, const struct place *p, const struct place_limits *lim,
 		   struct reject *why, struct bindings **out)
 {
-	struct reader d = { .p = p, .why = why, .lim = lim, .out = calloc(1, sizeof(*d.out)) };
+	struct reader d = { .p = p, .why = why, .lim = *lim, .out = calloc(1, sizeof(*d.out)) };
 	*why = (struct reject){ 0 };
+	d.lim.json.cancel = lim->cancel;
 	if (!d.out)
 		return ERR_NO_MEMORY;
 	d.out->mem = ARENA_INIT(lim->memory);

@@ -62,7 +62,7 @@ static bool grow(void **p, size_t *cap, size_t want, size_t each, struct box_wor
 	if (want <= *cap)
 		return true;
 	size_t n = MAX_OF(want, *cap + *cap / 2 + 64);
-	void *q = realloc(*p, n * each);
+	void *q = !w->memory || n * each <= w->memory ? realloc(*p, n * each) : NULL;
 	if (!q) {
 		w->no_memory = true;
 		return false;
@@ -89,6 +89,10 @@ static struct box_cell *cell_push(struct run *r)
 static bool pair_push(struct run *r, uint32_t a, uint32_t b)
 {
 	struct box_join *j = r->j;
+	if (r->w->pairs_max && j->n_pairs == r->w->pairs_max) {
+		r->w->many = true;
+		return false;
+	}
 	if (!grow((void **)&j->pairs, &j->cap_pairs, j->n_pairs + 1, sizeof(*j->pairs), r->w))
 		return false;
 	j->pairs[j->n_pairs++] = (struct box_pair){ a, b };

@@ -12,9 +12,7 @@
  */
 #pragma once
 
-#include <stdatomic.h>
-
-#include "base/err.h"
+#include "reshard/stop.h"
 
 #define BOX_DIMS_MAX 32
 
@@ -22,14 +20,16 @@
 struct box_work {
 	uint64_t left;		   /* comparisons */
 	const atomic_bool *cancel; /* borrowed; NULL: none. Looked at every 2^15 comparisons */
+	size_t memory;		   /* bytes for each list of a join; 0: no limit */
+	uint64_t pairs_max;	   /* of one join; 0: no limit */
 	uint64_t look;		   /* private: value of left at which to look next */
-	bool spent, cancelled, no_memory;
+	bool spent, cancelled, no_memory, many;
 };
 
 /* 2^29 comparisons: some seconds on one core. */
 #define BOX_WORK_DEFAULT (1ull << 29)
 
-/* False: stop. Then one of the three flags is set. */
+/* False: stop. Then one of the flags is set. */
 static inline bool box_work_take(struct box_work *w, uint64_t n)
 {
 	if (w->left < n) {

@@ -8,7 +8,8 @@
 bool json_in_text_rule(enum rule r)
 {
 	return r == RULE_JSON_SYNTAX || r == RULE_JSON_DUPLICATE_KEY ||
-	       r == RULE_JSON_NON_FINITE || (r >= RULE_LIMIT_MEMORY && r < RULE_LIMIT_DIMS);
+	       r == RULE_JSON_NON_FINITE || r == RULE_PLAN_CANCELLED ||
+	       (r >= RULE_LIMIT_MEMORY && r < RULE_LIMIT_DIMS);
 }
 
 static size_t path_step(char *out, size_t cap, size_t at, const struct json_step *s)
@@ -64,10 +65,27 @@ static bool syntax(struct json_in *r, const char *what)
 			    what);
 }
 
+static bool stopped(struct json_in *r)
+{
+	if (!stop_now(r->cancel))
+		return false;
+	json_in_fail(r, RULE_PLAN_CANCELLED, "stopped at byte %zu", (size_t)(r->p - r->start));
+	return true;
+}
+
+/* Within one value, n bytes on: is it time to look, and to stop? */
+static inline bool stopped_at(struct json_in *r, size_t n)
+{
+	return (n & 0xffff) == 0xffff && stopped(r);
+}
+
+/* A stop leaves it where it is: the next byte is none that could follow. */
 static inline void space(struct json_in *r)
 {
+	const uint8_t *from = r->p;
 	while (r->p < r->end &&
-	       (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t'))
+	       (*r->p == ' ' || *r->p == '\n' || *r->p == '\r' || *r->p == '\t') &&
+	       !stopped_at(r, (size_t)(r->p - from)))
 		r->p++;
 }
 
@@ -87,7 +105,7 @@ static inline bool eat(struct json_in *r, uint8_t c)
 static inline bool node(struct json_in *r)
 {
 	if (r->nodes_left-- > 0)
-		return true;
+		return (r->nodes_left & 2047) != 0 || !stopped(r);
 	r->nodes_left = 0;
 	return json_in_fail(r, RULE_LIMIT_NODES, "the limit is reached at byte %zu",
 			    (size_t)(r->p - r->start));
@@ -106,6 +124,7 @@ bool json_in_open(struct json_in *r, struct bytes text, const struct json_limits
 		.p = text.p, .start = text.p, .end = text.p + text.n, .why = why
 	};
 	r->mem = mem;
+	r->cancel = lim->cancel;
 	r->nodes_left = lim->nodes;
 	r->depth_max = MIN_OF(lim->depth, JSON_OPEN_MAX);
 	if (text.n > lim->text_bytes)
@@ -224,25 +243,35 @@ static bool escape(struct json_in *r, uint8_t **o)
 	return true;
 }
 
-/* End of the string that begins at p: the first quote that no backslash escapes. */
-static const uint8_t *string_end(const uint8_t *p, const uint8_t *end)
+/* End of the string that goes on at r->p: the first quote that no backslash escapes. NULL: stopped. */
+static const uint8_t *string_end(struct json_in *r)
 {
-	for (; p < end && *p != '"'; p++)
+	const uint8_t *p = r->p;
+	size_t n = 0;
+	for (; p < r->end && *p != '"'; p++) {
 		if (*p == '\\')
 			p++;
-	return p < end ? p : end;
+		if (stopped_at(r, n++))
+			return NULL;
+	}
+	return p < r->end ? p : r->end;
 }
 
 /* From the first byte that is not plain ASCII on. begin: behind the opening quote. */
 static bool string_slow(struct json_in *r, const uint8_t *begin, struct bytes *out)
 {
-	size_t room = (size_t)(string_end(r->p, r->end) - begin);
+	const uint8_t *end = string_end(r);
+	if (!end)
+		return false;
+	size_t room = (size_t)(end - begin), at = 0;
 	uint8_t *mem = arena_alloc(r->mem, room + 1), *o = mem;
 	if (!mem)
 		return json_in_fail(r, RULE_LIMIT_MEMORY, "a string of %zu bytes", room);
 	memcpy(o, begin, (size_t)(r->p - begin));
 	o += r->p - begin;
 	while (r->p < r->end && *r->p != '"') {
+		if (stopped_at(r, at++))
+			return false;
 		if (*r->p == '\\') {
 			if (!escape(r, &o))
 				return false;
@@ -288,6 +317,8 @@ static inline bool string_rest(struct json_in *r, struct bytes *out)
 			break;
 		}
 		p += 8;
+		if (((size_t)(p - begin) & 0xffff) == 0 && stopped(r))
+			return false;
 	}
 	while (p < r->end && *p >= 0x20 && *p < 0x80 && *p != '"' && *p != '\\')
 		p++;
@@ -317,7 +348,8 @@ static bool number_tail(struct json_in *r, bool *whole)
 	if (p < r->end && *p == '.') {
 		*whole = false;
 		for (p++; p < r->end && *p >= '0' && *p <= '9'; p++)
-			;
+			if (stopped_at(r, (size_t)(p - r->p)))
+				return false;
 		if (p[-1] == '.')
 			return syntax(r, "a digit must follow the point");
 	}
@@ -328,8 +360,9 @@ static bool number_tail(struct json_in *r, bool *whole)
 			p++;
 		if (p >= r->end || *p < '0' || *p > '9')
 			return syntax(r, "the exponent has no digits");
-		while (p < r->end && *p >= '0' && *p <= '9')
-			p++;
+		for (; p < r->end && *p >= '0' && *p <= '9'; p++)
+			if (stopped_at(r, (size_t)(p - r->p)))
+				return false;
 	}
 	r->p = p;
 	return true;
@@ -354,6 +387,8 @@ static bool number(struct json_in *r, struct number *n)
 		bool mul = __builtin_mul_overflow(v, 10, &v);
 		bool add = __builtin_add_overflow(v, (uint64_t)(*r->p - '0'), &v);
 		n->over = n->over || mul || add;
+		if (stopped_at(r, (size_t)(r->p - begin)))
+			return false;
 	}
 	if (r->p == begin)
 		return syntax(r, "a value was expected");

@@ -19,12 +19,15 @@
  *     read or skipped; a caller that meets another error reads on with json_in_skip, so that text
  *     errors come first.
  *
+ * I3: cancel is looked at every 2^11 values and every 64 KiB of one value: plan.cancelled.
+ *
  * No recursion. Thread: the caller's. Linear.
  */
 #pragma once
 
 #include "base/arena.h"
 #include "reshard/rule.h"
+#include "reshard/stop.h"
 
 #define JSON_STEPS	  16 /* levels of a path that are named */
 #define JSON_OBJ_KEYS_MAX 64 /* keys of an object nobody knows: it is refused in any case */
@@ -32,13 +35,14 @@
 
 struct json_limits {
 	size_t text_bytes;
-	uint64_t nodes; /* values, at any depth */
-	uint32_t depth; /* at most JSON_OPEN_MAX */
+	uint64_t nodes;		   /* values, at any depth */
+	uint32_t depth;		   /* at most JSON_OPEN_MAX */
+	const atomic_bool *cancel; /* borrowed while reading; NULL: none */
 };
 
-#define JSON_LIMITS                        \
-	{                                  \
-		1ull << 32, 1ull << 28, 32 \
+#define JSON_LIMITS                              \
+	{                                        \
+		1ull << 32, 1ull << 28, 32, NULL \
 	} /* to initialise with */
 
 struct json_step {
@@ -51,6 +55,7 @@ struct json_in {
 	const uint8_t *p, *end, *start;
 	struct reject *why; /* borrowed */
 	struct arena *mem;  /* borrowed: strings with escapes */
+	const atomic_bool *cancel;
 	uint64_t nodes_left;
 	uint32_t depth, depth_max;
 	uint32_t n_steps;

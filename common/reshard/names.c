@@ -94,6 +94,11 @@ uint32_t names_put(struct names *s, struct bytes b, struct arena *mem)
 	return s->n - 1;
 }
 
+size_t names_bytes(const struct names *s)
+{
+	return s->cap * sizeof(*s->name) + s->n_slots * (sizeof(*s->slots) + sizeof(*s->tags));
+}
+
 uint32_t names_find(const struct names *s, struct bytes b)
 {
 	if (!s->n)
@@ -112,6 +117,7 @@ struct keyed {
 struct source {
 	struct bytes (*name)(const void *ctx, uint32_t i);
 	const void *ctx;
+	const atomic_bool *cancel;
 };
 
 static int cmp(struct bytes a, struct bytes b)
@@ -124,7 +130,7 @@ static int cmp(struct bytes a, struct bytes b)
 static bool sorted(const struct source *s, uint32_t n)
 {
 	struct bytes last = { 0 };
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n && !stop_at(s->cancel, i); i++) {
 		struct bytes b = s->name(s->ctx, i);
 		if (i && cmp(last, b) > 0)
 			return false;
@@ -137,7 +143,7 @@ static size_t common(const struct source *s, uint32_t n)
 {
 	struct bytes a = s->name(s->ctx, 0);
 	size_t k = a.n;
-	for (uint32_t i = 1; i < n && k; i++) {
+	for (uint32_t i = 1; i < n && k && !stop_at(s->cancel, i); i++) {
 		struct bytes b = s->name(s->ctx, i);
 		k = MIN_OF(k, b.n);
 		if (memcmp(a.p, b.p, k) == 0)
@@ -163,14 +169,15 @@ static uint64_t key_at(struct bytes b, size_t skip)
 	return v;
 }
 
-static void radix(struct keyed **a, struct keyed **b, uint32_t n)
+/* A pass is one read and one write an item: some milliseconds a million. */
+static void radix(struct keyed **a, struct keyed **b, uint32_t n, const atomic_bool *cancel)
 {
 	uint32_t count[8][256];
 	memset(count, 0, sizeof(count));
 	for (uint32_t i = 0; i < n; i++)
 		for (int k = 0; k < 8; k++)
 			count[k][(*a)[i].key >> 8 * k & 255]++;
-	for (int k = 0; k < 8; k++) {
+	for (int k = 0; k < 8 && !stop_now(cancel); k++) {
 		uint32_t at[256], sum = 0;
 		if (count[k][(*a)[0].key >> 8 * k & 255] == n)
 			continue; /* all have the same byte here */
@@ -194,36 +201,37 @@ static int tie(const void *x, const void *y, void *arg)
 	return c ? c : (i > k) - (i < k);
 }
 
-static void ties(struct source *s, struct keyed *a, uint32_t n)
+static bool ties(struct source *s, struct keyed *a, uint32_t n)
 {
 	for (uint32_t i = 0, k; i < n; i = k) {
 		for (k = i + 1; k < n && a[k].key == a[i].key; k++)
 			;
-		if (k - i > 1)
-			qsort_r(a + i, k - i, sizeof(*a), tie, s);
+		if (k - i > 1 && !stop_sort(a + i, k - i, sizeof(*a), tie, s, s->cancel))
+			return false;
 	}
+	return true;
 }
 
 bool names_sort(struct bytes (*name)(const void *ctx, uint32_t i), const void *ctx, uint32_t n,
-		uint32_t *order)
+		uint32_t *order, const atomic_bool *cancel)
 {
-	struct source s = { name, ctx };
+	struct source s = { name, ctx, cancel };
 	if (sorted(&s, n)) {
 		for (uint32_t i = 0; i < n; i++)
 			order[i] = i;
-		return true;
+		return !stop_now(cancel);
 	}
 	struct keyed *a = malloc(n * sizeof(*a)), *b = malloc(n * sizeof(*b));
-	if (a && b) {
+	bool ok = a && b;
+	if (ok) {
 		size_t skip = common(&s, n);
 		for (uint32_t i = 0; i < n; i++)
 			a[i] = (struct keyed){ key_at(name(ctx, i), skip), i };
-		radix(&a, &b, n);
-		ties(&s, a, n);
+		radix(&a, &b, n, cancel);
+		ok = ties(&s, a, n) && !stop_now(cancel);
 		for (uint32_t i = 0; i < n; i++)
 			order[i] = a[i].idx;
 	}
-	bool ok = a && b;
 	free(a);
 	free(b);
 	return ok;

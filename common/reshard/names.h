@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "reshard/stop.h"
 
 struct names {
 	struct bytes *name; /* by number */
@@ -27,7 +28,9 @@ uint32_t names_find(const struct names *s, struct bytes b);
 /*
  * order[0..n): indices of name(ctx, i) in ascending order; equal ones stay in the order of their
  * indices. Radix on the first eight bytes behind what all have in common, then comparisons.
- * False: no memory. O(n) for names that differ early, n log n else.
+ * False: no memory, or stopped. O(n) for names that differ early, n log n else.
  */
 bool names_sort(struct bytes (*name)(const void *ctx, uint32_t i), const void *ctx, uint32_t n,
-		uint32_t *order) MUST_CHECK;
+		uint32_t *order, const atomic_bool *cancel) MUST_CHECK;
+/* Bytes that the numbering holds beside the names themselves. */
+size_t names_bytes(const struct names *s);

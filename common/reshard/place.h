@@ -10,8 +10,9 @@
  * Order: tensors by id, parts by participant, fragments of a part by id; names compare as bytes.
  * The order of the input is not significant, but paths in refusals are those of the input.
  *
- * Memory: linear, some 180 bytes a fragment with its id; never above place_limits.memory.
- * Time: N log N. Thread: any one at a time while building; a built one may be shared, read-only.
+ * Memory: linear, some 180 bytes a fragment with its id; never above place_limits.memory by more
+ * than an eighth and the 64 KiB of a writer. Time: N log N; place_limits.cancel ends it within
+ * milliseconds (stop.h). Thread: any one at a time while building; a built one may be shared, read-only.
  */
 #pragma once
 
@@ -129,6 +130,8 @@ enum place_form {
 enum err place_read(struct bytes text, enum place_form form, const struct place_limits *lim,
 		    struct reject *why, struct place **out) MUST_CHECK;
 void place_free(struct place *p);
+/* Bytes it holds. */
+size_t place_bytes(const struct place *p);
 
 /* ---- record by record ---- */
 

@@ -33,7 +33,9 @@ static bool check_sizes(struct place_new *b)
 static bool check_member_ranks(struct place_new *b, uint32_t *order)
 {
 	const struct member *m = b->members;
-	qsort_r(order, b->n_members, sizeof(*order), member_rank_cmp, b->members);
+	if (!stop_sort(order, b->n_members, sizeof(*order), member_rank_cmp, b->members,
+		       b->lim.cancel))
+		return place_sort_fail(b);
 	for (uint32_t i = 1; i < b->n_members; i++)
 		if (rank_cmp(&m[order[i - 1]].rank, &m[order[i]].rank) == 0)
 			return place_fail(b, RULE_TOPOLOGY_DUPLICATE_RANK,
@@ -55,11 +57,12 @@ bool place_check_topology(struct place_new *b)
 	uint32_t n = b->n_members;
 	if (!check_sizes(b))
 		return false;
-	b->member_order = malloc(n * sizeof(uint32_t));
-	AUTO_FREE uint32_t *order = malloc(n * sizeof(uint32_t));
-	if (!b->member_order || !order ||
-	    !names_sort(member_name, b->members, n, b->member_order))
-		return place_no_memory(b);
+	b->member_order = place_keep(b, n * sizeof(uint32_t));
+	AUTO_FREE uint32_t *order = place_tmp(b, n * sizeof(uint32_t));
+	if (!b->member_order || !order)
+		return false;
+	if (!names_sort(member_name, b->members, n, b->member_order, b->lim.cancel))
+		return place_sort_fail(b);
 	for (uint32_t i = 1; i < n; i++)
 		if (bytes_eq(b->members[b->member_order[i - 1]].id,
 			     b->members[b->member_order[i]].id))
@@ -164,12 +167,16 @@ static bool tensor_again(struct place_new *b, const struct tensor *first,
 static bool put_in_order(struct place_new *b, const uint32_t *order)
 {
 	struct place *p = b->p;
-	struct tensor *out = malloc(MAX_OF(p->n_tensors, 1) * sizeof(*out));
+	struct tensor *out = place_tmp(b, p->n_tensors * sizeof(*out));
 	uint32_t n = 0;
 	if (!out)
-		return place_no_memory(b);
+		return false;
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		const struct tensor *t = &p->tensors[order[i]];
+		if (!place_go(b, i)) {
+			free(out);
+			return false;
+		}
 		if (n && bytes_eq(out[n - 1].id, t->id)) {
 			if (!tensor_again(b, &out[n - 1], t)) {
 				free(out);
@@ -189,12 +196,15 @@ static bool put_in_order(struct place_new *b, const uint32_t *order)
 static bool number_tensors(struct place_new *b, uint32_t n_listed)
 {
 	struct place *p = b->p;
-	b->listed = malloc(MAX_OF(n_listed, 1) * sizeof(uint32_t));
-	b->name_tensor = malloc(MAX_OF(b->names.n, 1) * sizeof(uint32_t));
+	b->listed = place_keep(b, n_listed * sizeof(uint32_t));
+	b->name_tensor = place_keep(b, b->names.n * sizeof(uint32_t));
 	if (!b->listed || !b->name_tensor)
-		return place_no_memory(b);
-	for (uint32_t i = 0; i < n_listed; i++)
+		return false;
+	for (uint32_t i = 0; i < n_listed; i++) {
 		b->listed[i] = names_find(&b->names, p->tensors[i].id);
+		if (!place_go(b, i))
+			return false;
+	}
 	return true;
 }
 
@@ -206,16 +216,23 @@ bool place_check_tensors(struct place_new *b)
 		enum rule r = place_tensor_rule(&p->tensors[i], &field);
 		if (r != RULE_NONE)
 			return place_fail_tensor(b, r, &p->tensors[i], field, rule_text(r));
+		if (!place_go(b, i))
+			return false;
 	}
-	AUTO_FREE uint32_t *order = malloc(MAX_OF(p->n_tensors, 1) * sizeof(uint32_t));
-	if (!order || !names_sort(tensor_name, p->tensors, p->n_tensors, order))
-		return place_no_memory(b);
+	AUTO_FREE uint32_t *order = place_tmp(b, p->n_tensors * sizeof(uint32_t));
+	if (!order)
+		return false;
+	if (!names_sort(tensor_name, p->tensors, p->n_tensors, order, b->lim.cancel))
+		return place_sort_fail(b);
 	if (!number_tensors(b, p->n_tensors) || !put_in_order(b, order))
 		return false;
 	for (uint32_t i = 0; i < b->names.n; i++)
 		b->name_tensor[i] = UINT32_MAX;
-	for (uint32_t i = 0; i < p->n_tensors; i++)
+	for (uint32_t i = 0; i < p->n_tensors; i++) {
 		b->name_tensor[names_find(&b->names, p->tensors[i].id)] = i;
+		if (!place_go(b, i))
+			return false;
+	}
 	return true;
 }
 
@@ -330,7 +347,8 @@ static bool check_part(struct place_new *b, uint32_t i, uint32_t *seen, uint32_t
 	if (!check_ranks(b, q, i))
 		return false;
 	for (uint32_t k = 0; k < q->n; k++)
-		if (!check_frag(b, &b->p->frags[q->first + k], seen, lists))
+		if (!check_frag(b, &b->p->frags[q->first + k], seen, lists) ||
+		    !place_go(b, q->first + k))
 			return false;
 	for (uint32_t k = 0; lists && k < q->n_tensors; k++)
 		if (seen[b->name_tensor[b->listed[q->first_tensor + k]]] != i + 1)
@@ -343,12 +361,13 @@ static bool check_part(struct place_new *b, uint32_t i, uint32_t *seen, uint32_t
 bool place_check_parts(struct place_new *b)
 {
 	uint32_t n = MAX_OF(b->p->n_tensors, 1);
-	AUTO_FREE uint32_t *seen = calloc(n, sizeof(*seen));
-	AUTO_FREE uint32_t *lists = b->form == PLACE_PARTS ? calloc(n, sizeof(*lists)) : NULL;
+	AUTO_FREE uint32_t *seen = place_zero(b, n, sizeof(*seen));
+	AUTO_FREE uint32_t *lists =
+		b->form == PLACE_PARTS ? place_zero(b, n, sizeof(*lists)) : NULL;
 	if (!seen || (b->form == PLACE_PARTS && !lists))
-		return place_no_memory(b);
+		return false;
 	for (uint32_t i = 0; i < b->n_parts; i++)
-		if (!check_part(b, i, seen, lists))
+		if (!check_part(b, i, seen, lists) || !place_go(b, i))
 			return false;
 	if (b->n_parts && b->p->n_frags)
 		for (uint32_t i = 0; i < b->p->n_tensors; i++)

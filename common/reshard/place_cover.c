@@ -70,13 +70,13 @@ static void class_free(struct class *c)
 	free(c);
 }
 
-static struct class *class_alloc(uint32_t n)
+static struct class *class_alloc(struct place_new *b, uint32_t n)
 {
-	struct class *c = calloc(1, sizeof(*c));
+	struct class *c = place_zero(b, 1, sizeof(*c));
 	if (!c)
 		return NULL;
-	c->pos_of = calloc((size_t)n * 8, sizeof(uint32_t));
-	c->full = calloc(n, 1);
+	c->pos_of = place_zero(b, (size_t)n * 8, sizeof(uint32_t));
+	c->full = place_zero(b, n, 1);
 	if (!c->pos_of || !c->full) {
 		class_free(c);
 		return NULL;
@@ -106,8 +106,9 @@ static void class_groups(struct class *c, const struct key_order *k, uint32_t n)
 	}
 }
 
-static int u64_cmp(const void *a, const void *b)
+static int u64_cmp(const void *a, const void *b, void *arg)
 {
+	(void)arg;
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 	return (x > y) - (x < y);
 }
@@ -115,7 +116,7 @@ static int u64_cmp(const void *a, const void *b)
 /* Do the participants of a replica reach 0..size-1 on each split axis, and are all combinations of
  * coordinates there? */
 static bool class_full(struct class *c, const struct key_order *k, uint32_t first,
-		       uint64_t *tmp)
+		       uint64_t *tmp, const atomic_bool *cancel)
 {
 	uint32_t end = c->replica_end[first], n = end - first;
 	unsigned __int128 grid = 1;
@@ -125,7 +126,8 @@ static bool class_full(struct class *c, const struct key_order *k, uint32_t firs
 			continue;
 		for (uint32_t i = 0; i < n; i++)
 			tmp[i] = k->p->parts[c->part_at[first + i]].rank.c[x];
-		qsort(tmp, n, sizeof(*tmp), u64_cmp);
+		if (!stop_sort(tmp, n, sizeof(*tmp), u64_cmp, NULL, cancel))
+			return false;
 		uint64_t distinct = 1;
 		for (uint32_t i = 1; i < n; i++)
 			distinct += tmp[i] != tmp[i - 1];
@@ -141,20 +143,32 @@ static bool class_full(struct class *c, const struct key_order *k, uint32_t firs
 static struct class *class_new(struct cover *v, const struct key_order *k)
 {
 	uint32_t n = v->p->n_parts;
-	struct class *c = class_alloc(n);
-	AUTO_FREE uint64_t *tmp = malloc(n * sizeof(*tmp));
+	const atomic_bool *cancel = v->b->lim.cancel;
+	struct class *c = class_alloc(v->b, n);
+	AUTO_FREE uint64_t *tmp = place_tmp(v->b, n * sizeof(*tmp));
 	if (!c || !tmp) {
 		class_free(c);
 		place_no_memory(v->b);
 		return NULL;
 	}
+	v->b->held += (size_t)n * (8 * sizeof(uint32_t) + 1);
 	for (uint32_t i = 0; i < n; i++)
 		c->part_at[i] = i;
-	qsort_r(c->part_at, n, sizeof(uint32_t), class_cmp, (void *)(uintptr_t)k);
+	if (!stop_sort(c->part_at, n, sizeof(uint32_t), class_cmp, (void *)(uintptr_t)k,
+		       cancel)) {
+		class_free(c);
+		place_sort_fail(v->b);
+		return NULL;
+	}
 	class_groups(c, k, n);
-	for (uint32_t i = 0; i < n; i = c->replica_end[i])
-		class_full(c, k, i, tmp);
-	return c;
+	bool ok = true;
+	for (uint32_t i = 0; ok && i < n; i = c->replica_end[i])
+		ok = class_full(c, k, i, tmp, cancel);
+	if (ok)
+		return c;
+	class_free(c);
+	place_sort_fail(v->b);
+	return NULL;
 }
 
 static struct class *class_of(struct cover *v, const struct tensor *t)
@@ -231,16 +245,18 @@ static bool check_undeclared(const struct one *w)
 	return true;
 }
 
-static int span_cmp(const void *a, const void *b)
+static int span_cmp(const void *a, const void *b, void *arg)
 {
+	(void)arg;
 	const struct span *x = a, *y = b;
 	if (x->coord != y->coord)
 		return x->coord < y->coord ? -1 : 1;
 	return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-static int span_lo_cmp(const void *a, const void *b)
+static int span_lo_cmp(const void *a, const void *b, void *arg)
 {
+	(void)arg;
 	const struct span *x = a, *y = b;
 	return (x->lo > y->lo) - (x->lo < y->lo);
 }
@@ -256,13 +272,16 @@ static bool check_geometry(const struct one *w, uint32_t first, uint32_t end, in
 		s[i] = (struct span){ rank_of(w, first + i)->c[x], box[d],
 				      box[d] + box[w->t->n_dims + d] };
 	}
-	qsort(s, n, sizeof(*s), span_cmp);
+	const atomic_bool *cancel = w->v->b->lim.cancel;
+	if (!stop_sort(s, n, sizeof(*s), span_cmp, NULL, cancel))
+		return place_sort_fail(w->v->b);
 	for (uint32_t i = 0; i < n; i++)
 		if (m && s[m - 1].coord == s[i].coord && s[m - 1].hi >= s[i].lo)
 			s[m - 1].hi = MAX_OF(s[m - 1].hi, s[i].hi);
 		else
 			s[m++] = s[i];
-	qsort(s, m, sizeof(*s), span_lo_cmp);
+	if (!stop_sort(s, m, sizeof(*s), span_lo_cmp, NULL, cancel))
+		return place_sort_fail(w->v->b);
 	uint64_t at = 0;
 	for (uint32_t i = 0; i < m; i++) {
 		if (s[i].lo != at)
@@ -341,18 +360,19 @@ static int pos_cmp(const void *x, const void *y, void *arg)
 	return (a > b) - (a < b);
 }
 
-static void sort_by_pos(const struct one *w, uint32_t *idx)
+static bool sort_by_pos(const struct one *w, uint32_t *idx)
 {
-	if (w->n > 24) {
-		qsort_r(idx, w->n, sizeof(*idx), pos_cmp, (void *)(uintptr_t)w);
-		return;
-	}
+	if (w->n > 24)
+		return stop_sort(idx, w->n, sizeof(*idx), pos_cmp, (void *)(uintptr_t)w,
+				 w->v->b->lim.cancel) ||
+		       place_sort_fail(w->v->b);
 	for (uint32_t i = 1; i < w->n; i++) {
 		uint32_t x = idx[i], k = i;
 		for (; k > 0 && pos_cmp(&idx[k - 1], &x, (void *)(uintptr_t)w) > 0; k--)
 			idx[k] = idx[k - 1];
 		idx[k] = x;
 	}
+	return true;
 }
 
 static bool check_tensor(struct cover *v, uint32_t t)
@@ -364,8 +384,7 @@ static bool check_tensor(struct cover *v, uint32_t t)
 	if (!w.c)
 		return false;
 	memcpy(v->idx, p->by_tensor + p->tensor_first[t], w.n * sizeof(uint32_t));
-	sort_by_pos(&w, v->idx);
-	if (!check_undeclared(&w))
+	if (!sort_by_pos(&w, v->idx) || !check_undeclared(&w))
 		return false;
 	for (uint32_t i = 0, k; i < w.n; i = k) {
 		for (k = i + 1;
@@ -385,13 +404,14 @@ bool place_check_cover(struct place_new *b)
 	for (uint32_t t = 0; t < p->n_tensors; t++)
 		most = MAX_OF(most, p->tensor_first[t + 1] - p->tensor_first[t]);
 	most = MAX_OF(most, 1);
-	v.idx = malloc(most * sizeof(*v.idx));
-	v.boxes = malloc(most * sizeof(*v.boxes));
-	v.spans = malloc(most * sizeof(*v.spans));
-	bool ok = (v.idx && v.boxes && v.spans) || place_no_memory(b);
+	v.idx = place_tmp(b, most * sizeof(*v.idx));
+	v.boxes = place_tmp(b, most * sizeof(*v.boxes));
+	v.spans = place_tmp(b, most * sizeof(*v.spans));
+	bool ok = v.idx && v.boxes && v.spans;
 	for (uint32_t t = 0; ok && t < p->n_tensors; t++) {
 		ok = check_tensor(&v, t);
-		if (ok && !box_work_take(&b->work, 16))
+		if (ok && !box_work_take(&b->work,
+					 16ull + p->tensor_first[t + 1] - p->tensor_first[t]))
 			ok = place_work_fail(b, &b->work);
 	}
 	for (uint32_t i = 0; i < ARRAY_LEN(v.classes); i++)

@@ -49,6 +49,52 @@ bool place_no_memory(struct place_new *b)
 	return place_fail(b, RULE_LIMIT_MEMORY, "no memory within the limit", "%s", "");
 }
 
+bool place_stopped(struct place_new *b)
+{
+	return place_fail(b, RULE_PLAN_CANCELLED, "stopped while the placement was built", "%s",
+			  "");
+}
+
+bool place_sort_fail(struct place_new *b)
+{
+	return stop_now(b->lim.cancel) ? place_stopped(b) : place_no_memory(b);
+}
+
+/* Bytes held now. */
+static size_t held(const struct place_new *b)
+{
+	return b->held + b->p->mem.held + names_bytes(&b->names) + names_bytes(&b->groups);
+}
+
+static bool fits(const struct place_new *b, size_t n)
+{
+	size_t now = held(b);
+	return now <= b->lim.memory && n <= b->lim.memory - now;
+}
+
+void *place_tmp(struct place_new *b, size_t n)
+{
+	void *p = fits(b, n) ? malloc(MAX_OF(n, 1)) : NULL;
+	if (!p)
+		place_no_memory(b);
+	return p;
+}
+
+void *place_zero(struct place_new *b, size_t n, size_t each)
+{
+	void *p = fits(b, n * each) ? calloc(MAX_OF(n, 1), each) : NULL;
+	if (!p)
+		place_no_memory(b);
+	return p;
+}
+
+void *place_keep(struct place_new *b, size_t n)
+{
+	void *p = place_tmp(b, n);
+	b->held += p ? n : 0;
+	return p;
+}
+
 bool place_work_fail(struct place_new *b, const struct box_work *w)
 {
 	if (w->cancelled)
@@ -87,10 +133,13 @@ bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size
 	uint32_t want = *cap ? *cap + *cap / 2 : 32;
 	void *old, *q;
 	memcpy(&old, list, sizeof(old));
-	q = want * each <= b->lim.memory ? realloc(old, want * each) : NULL;
+	size_t more = (want - *cap) * each;
+	q = fits(b, more) ? realloc(old, want * each) : NULL;
 	if (!q)
 		return place_no_memory(b);
 	memcpy(list, &q, sizeof(q));
+	b->held += more;
+	b->p->mem.limit = b->lim.memory - MIN_OF(b->held, b->lim.memory);
 	*cap = want;
 	return true;
 }
@@ -107,11 +156,13 @@ struct place_new *place_new_open(const struct place_limits *lim, struct reject *
 	p->mem = ARENA_INIT(lim->memory);
 	b->p = p;
 	b->lim = *lim;
+	b->lim.json.cancel = lim->cancel;
 	b->why = why;
 	b->form = PLACE_DRAFT;
 	b->work = (struct box_work){ .left = lim->work,
 				     .cancel = lim->cancel,
-				     .look = lim->work };
+				     .look = lim->work,
+				     .memory = lim->memory };
 	if (!place_grow(b, &p->aliases, &b->cap_aliases, 0, sizeof(*p->aliases))) {
 		place_new_free(b);
 		return NULL;
@@ -151,6 +202,14 @@ void place_free(struct place *p)
 	free(p->tensor_first);
 	free(p->rank_order);
 	free(p);
+}
+
+size_t place_bytes(const struct place *p)
+{
+	return sizeof(*p) + p->mem.held + p->n_parts * (sizeof(*p->parts) + sizeof(uint32_t)) +
+	       p->n_tensors * (sizeof(*p->tensors) + sizeof(uint32_t)) +
+	       p->n_frags * (sizeof(*p->frags) + 3 * sizeof(uint32_t)) +
+	       p->n_aliases * sizeof(*p->aliases);
 }
 
 bool place_new_ident(struct place_new *b, struct bytes resource_id, struct bytes revision,
@@ -234,7 +293,7 @@ static int u32_cmp(const void *a, const void *b)
 static bool alias_group(struct place_new *b, const struct bytes *names, uint32_t n,
 			uint32_t *out)
 {
-	uint32_t small[16], *v = n <= 16 ? small : malloc(n * sizeof(*v));
+	uint32_t small[16], *v = n <= 16 ? small : place_tmp(b, n * sizeof(*v));
 	*out = 0;
 	if (!v)
 		return place_no_memory(b);

@@ -46,6 +46,7 @@ struct place_new {
 	uint32_t *member_order; /* by id */
 	struct box_join join;
 	struct box_work work;
+	size_t held;	       /* bytes of lists; arena and names come on top */
 	bool in_order;	       /* fragments' parts are final */
 	struct rank frag_rank; /* of the fragment that is added next */
 };
@@ -56,6 +57,21 @@ bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size
 void *place_alloc(struct place_new *b, size_t n);
 bool place_copy(struct place_new *b, struct bytes in, struct bytes *out);
 bool place_no_memory(struct place_new *b);
+/* n bytes that do not outlive the building, free(); NULL: limit.memory. */
+void *place_tmp(struct place_new *b, size_t n);
+/* The same, zeroed. */
+void *place_zero(struct place_new *b, size_t n, size_t each);
+/* As place_tmp, part of the placement or its making from here on: counted. */
+void *place_keep(struct place_new *b, size_t n);
+/* plan.cancelled; false. */
+bool place_stopped(struct place_new *b);
+/* In turn i of a long loop. False: cancelled. */
+static inline bool place_go(struct place_new *b, size_t i)
+{
+	return !stop_at(b->lim.cancel, i) || place_stopped(b);
+}
+/* A sort failed: stopped, or for lack of memory. */
+bool place_sort_fail(struct place_new *b);
 /* A refusal with a printf-like path. */
 bool place_fail(struct place_new *b, enum rule r, const char *text, const char *path_fmt, ...)
 	PRINTF_LIKE(4, 5);

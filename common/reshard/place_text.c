@@ -69,7 +69,7 @@ void place_tensor_text(const struct tensor *t, struct text_out *o)
 static void members_text(const struct place_new *b, const struct place *p, struct text_out *o)
 {
 	uint32_t n = b ? b->n_members : p->n_parts;
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n && !o->ended; i++) {
 		const struct member *m = b ? &b->members[b->member_order[i]] : NULL;
 		if (i)
 			text_lit(o, ",");
@@ -133,12 +133,12 @@ static void frag_head(const struct frag *f, struct text_out *o, const struct byt
 
 static void parts_text(const struct place *p, struct text_out *o)
 {
-	for (uint32_t i = 0; i < p->n_parts; i++) {
+	for (uint32_t i = 0; i < p->n_parts && !o->ended; i++) {
 		const struct place_part *q = &p->parts[i];
 		if (i)
 			text_lit(o, ",");
 		text_lit(o, "{\"fragments\":[");
-		for (uint32_t k = q->first; k < q->first + q->n; k++) {
+		for (uint32_t k = q->first; k < q->first + q->n && !o->ended; k++) {
 			const struct frag *f = &p->frags[k];
 			const struct alias *a = &p->aliases[f->alias];
 			if (k > q->first)
@@ -174,7 +174,7 @@ static void rest_text(const struct place *p, struct text_out *o, bool schema)
 	if (schema)
 		text_lit(o, ",\"schema\":\"complete-weight-placement\"");
 	text_lit(o, ",\"tensors\":[");
-	for (uint32_t i = 0; i < p->n_tensors; i++) {
+	for (uint32_t i = 0; i < p->n_tensors && !o->ended; i++) {
 		if (i)
 			text_lit(o, ",");
 		place_tensor_text(&p->tensors[i], o);
@@ -230,6 +230,7 @@ static bool hashing_begin(struct place_new *b, struct hashing *h)
 		return place_no_memory(b);
 	}
 	text_init(h->o, &h->sha, false);
+	h->o->cancel = b->lim.cancel;
 	return true;
 }
 
@@ -241,12 +242,21 @@ bool place_derive_topology(struct place_new *b)
 		return false;
 	topology_text(b, p, h.o);
 	text_flush(h.o);
+	bool ended = h.o->ended;
 	derived(&h.sha, p->topology_id);
 	hashing_end(&h);
+	if (ended)
+		return place_stopped(b);
 	return !b->topology_id.p ||
 	       bytes_eq(b->topology_id, BYTES(p->topology_id, DERIVED_ID_LEN)) ||
 	       place_fail(b, RULE_ID_TOPOLOGY, "another id follows from the topology",
 			  "topology.topology_id");
+}
+
+static int name_cmp(const void *x, const void *y, void *arg)
+{
+	(void)arg;
+	return bytes_cmp(*(const struct bytes *)x, *(const struct bytes *)y);
 }
 
 /* The group's names, sorted: it is not resolved yet. */
@@ -258,17 +268,15 @@ static bool group_names(struct place_new *b, uint32_t g, struct bytes **out, uin
 		return true;
 	struct bytes raw = b->groups.name[g - 1];
 	const uint32_t *v = (const uint32_t *)(const void *)raw.p;
-	*out = malloc(*n * sizeof(**out));
+	*out = place_tmp(b, *n * sizeof(**out));
 	if (!*out)
-		return place_no_memory(b);
-	for (uint32_t i = 0; i < *n; i++) {
-		struct bytes name = b->names.name[v[i]];
-		uint32_t k = i;
-		for (; k > 0 && bytes_cmp((*out)[k - 1], name) > 0; k--)
-			(*out)[k] = (*out)[k - 1];
-		(*out)[k] = name;
-	}
-	return true;
+		return false;
+	for (uint32_t i = 0; i < *n; i++)
+		(*out)[i] = b->names.name[v[i]];
+	if (stop_sort(*out, *n, sizeof(**out), name_cmp, NULL, b->lim.cancel))
+		return true;
+	free(*out);
+	return place_sort_fail(b);
 }
 
 static bool derive_frag(struct place_new *b, struct hashing *h, struct frag *f)
@@ -301,8 +309,7 @@ bool place_derive_frags(struct place_new *b)
 	for (uint32_t i = 0; ok && i < p->n_frags; i++) {
 		if (!p->frags[i].id.p)
 			ok = derive_frag(b, &h, &p->frags[i]);
-		if ((i & 1023) == 0 && !box_work_take(&b->work, 1024))
-			ok = place_work_fail(b, &b->work);
+		ok = ok && place_go(b, i);
 	}
 	hashing_end(&h);
 	return ok;
@@ -325,13 +332,18 @@ bool place_derive(struct place_new *b)
 	rest_text(p, h.o, true);
 	text_flush(h.o);
 	derived(&h.sha, p->id);
+	bool ended = h.o->ended;
 	text_init(h.o, &h.fork, false);
+	h.o->cancel = b->lim.cancel;
 	id_text(p, h.o);
 	rest_text(p, h.o, false);
 	text_flush(h.o);
 	p->text_bytes = head + text_bytes(h.o);
 	sha_hex(&h.fork, p->digest);
+	ended |= h.o->ended;
 	hashing_end(&h);
+	if (ended)
+		return place_stopped(b);
 	return !b->place_id.p || bytes_eq(b->place_id, BYTES(p->id, DERIVED_ID_LEN)) ||
 	       place_fail(b, RULE_ID_PLACEMENT, "another id follows from the placement",
 			  "placement_id");

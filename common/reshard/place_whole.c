@@ -15,6 +15,8 @@ static bool parts_match(struct place_new *b, const uint32_t *order)
 {
 	uint32_t i = 0, k = 0;
 	for (; i < b->n_parts || k < b->n_members; i++, k++) {
+		if (!place_go(b, i))
+			return false;
 		const struct part_in *q = i < b->n_parts ? &b->parts[order[i]] : NULL;
 		const struct member *m =
 			k < b->n_members ? &b->members[b->member_order[k]] : NULL;
@@ -44,21 +46,24 @@ static int part_rank_cmp(const void *x, const void *y, void *arg)
 static bool order_ranks(struct place_new *b)
 {
 	struct place *p = b->p;
-	p->rank_order = malloc(p->n_parts * sizeof(uint32_t));
+	p->rank_order = place_keep(b, p->n_parts * sizeof(uint32_t));
 	if (!p->rank_order)
-		return place_no_memory(b);
+		return false;
 	for (uint32_t i = 0; i < p->n_parts; i++)
 		p->rank_order[i] = i;
-	qsort_r(p->rank_order, p->n_parts, sizeof(uint32_t), part_rank_cmp, p->parts);
-	return true;
+	return stop_sort(p->rank_order, p->n_parts, sizeof(uint32_t), part_rank_cmp, p->parts,
+			 b->lim.cancel) ||
+	       place_sort_fail(b);
 }
 
 bool place_check_set(struct place_new *b)
 {
 	struct place *p = b->p;
-	AUTO_FREE uint32_t *order = malloc(MAX_OF(b->n_parts, 1) * sizeof(uint32_t));
-	if (!order || !names_sort(part_name, b->parts, b->n_parts, order))
-		return place_no_memory(b);
+	AUTO_FREE uint32_t *order = place_tmp(b, b->n_parts * sizeof(uint32_t));
+	if (!order)
+		return false;
+	if (!names_sort(part_name, b->parts, b->n_parts, order, b->lim.cancel))
+		return place_sort_fail(b);
 	for (uint32_t i = 1; i < b->n_parts; i++)
 		if (bytes_eq(b->parts[order[i - 1]].id, b->parts[order[i]].id))
 			return place_fail(b, RULE_PART_DUPLICATE,
@@ -66,9 +71,9 @@ bool place_check_set(struct place_new *b)
 					  "parts[%u].participant_id", order[i]);
 	if (!parts_match(b, order))
 		return false;
-	p->parts = malloc(b->n_parts * sizeof(*p->parts));
+	p->parts = place_keep(b, b->n_parts * sizeof(*p->parts));
 	if (!p->parts)
-		return place_no_memory(b);
+		return false;
 	p->n_parts = b->n_parts;
 	for (uint32_t i = 0; i < b->n_parts; i++)
 		p->parts[i] = (struct place_part){ .id = b->parts[order[i]].id,
@@ -88,11 +93,14 @@ static struct bytes frag_name(const void *ctx, uint32_t i)
 static bool check_ids(struct place_new *b, const uint32_t *order)
 {
 	const struct frag *f = b->p->frags;
-	for (uint32_t i = 1; i < b->p->n_frags; i++)
+	for (uint32_t i = 1; i < b->p->n_frags; i++) {
+		if (!place_go(b, i))
+			return false;
 		if (bytes_eq(f[order[i - 1]].id, f[order[i]].id))
 			return place_fail(b, RULE_FRAGMENT_DUPLICATE_ID, "that id came before",
 					  "parts[%u].fragments[%u].placement_fragment_id",
 					  b->p->parts[f[order[i]].part].pos, f[order[i]].pos);
+	}
 	return true;
 }
 
@@ -100,9 +108,9 @@ static bool check_ids(struct place_new *b, const uint32_t *order)
 static bool renumber_parts(struct place_new *b)
 {
 	struct place *p = b->p;
-	AUTO_FREE uint32_t *to = malloc(p->n_parts * sizeof(uint32_t));
+	AUTO_FREE uint32_t *to = place_tmp(b, p->n_parts * sizeof(uint32_t));
 	if (!to)
-		return place_no_memory(b);
+		return false;
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < p->n_parts; i++) {
 		to[p->parts[i].pos] = i;
@@ -119,16 +127,20 @@ static bool renumber_parts(struct place_new *b)
 static bool group_by_part(struct place_new *b, uint32_t *order)
 {
 	struct place *p = b->p;
-	struct frag *out = malloc(p->n_frags * sizeof(*out));
-	AUTO_FREE uint32_t *at = malloc(p->n_parts * sizeof(uint32_t));
-	p->id_rank = malloc(p->n_frags * sizeof(uint32_t));
+	struct frag *out = place_tmp(b, p->n_frags * sizeof(*out));
+	AUTO_FREE uint32_t *at = place_tmp(b, p->n_parts * sizeof(uint32_t));
+	p->id_rank = place_keep(b, p->n_frags * sizeof(uint32_t));
 	if (!out || !at || !p->id_rank) {
 		free(out);
-		return place_no_memory(b);
+		return false;
 	}
 	for (uint32_t i = 0; i < p->n_parts; i++)
 		at[i] = p->parts[i].first;
 	for (uint32_t i = 0; i < p->n_frags; i++) {
+		if (!place_go(b, i)) {
+			free(out);
+			return false;
+		}
 		const struct frag *f = &p->frags[order[i]];
 		uint32_t to = at[f->part]++;
 		out[to] = *f;
@@ -143,10 +155,10 @@ static bool group_by_part(struct place_new *b, uint32_t *order)
 static bool group_by_tensor(struct place_new *b)
 {
 	struct place *p = b->p;
-	p->tensor_first = calloc((size_t)p->n_tensors + 2, sizeof(uint32_t));
-	p->by_tensor = malloc(p->n_frags * sizeof(uint32_t));
+	p->tensor_first = place_zero(b, (size_t)p->n_tensors + 2, sizeof(uint32_t));
+	p->by_tensor = place_keep(b, p->n_frags * sizeof(uint32_t));
 	if (!p->tensor_first || !p->by_tensor)
-		return place_no_memory(b);
+		return false;
 	uint32_t *at = p->tensor_first + 1; /* becomes the first array, one ahead */
 	for (uint32_t i = 0; i < p->n_frags; i++)
 		p->tensor_first[p->frags[i].tensor + 2]++;
@@ -154,8 +166,11 @@ static bool group_by_tensor(struct place_new *b)
 		at[t + 1] += at[t];
 	for (uint32_t r = 0; r < p->n_parts; r++) {
 		const struct place_part *q = &p->parts[p->rank_order[r]];
-		for (uint32_t i = q->first; i < q->first + q->n; i++)
+		for (uint32_t i = q->first; i < q->first + q->n; i++) {
 			p->by_tensor[at[p->frags[i].tensor]++] = i;
+			if (!place_go(b, i))
+				return false;
+		}
 	}
 	return true;
 }
@@ -188,18 +203,19 @@ static bool check_rank_boxes(struct place_new *b, const uint32_t *idx, uint32_t 
 static bool check_boxes(struct place_new *b)
 {
 	struct place *p = b->p;
-	AUTO_FREE const uint64_t **boxes = malloc(p->n_frags * sizeof(*boxes));
+	AUTO_FREE const uint64_t **boxes = place_tmp(b, p->n_frags * sizeof(*boxes));
 	if (!boxes)
-		return place_no_memory(b);
+		return false;
 	for (uint32_t i = 0, k; i < p->n_frags; i = k) {
 		// NOLINTNEXTLINE(clang-analyzer-core.uninitialized.ArraySubscript): as long as n_frags
 		const struct frag *f = &p->frags[p->by_tensor[i]];
-		for (k = i + 1; k < p->n_frags; k++) {
+		for (k = i + 1; k < p->n_frags && place_go(b, k); k++) {
 			const struct frag *g = &p->frags[p->by_tensor[k]];
 			if (g->tensor != f->tensor || g->part != f->part)
 				break;
 		}
-		if (k - i > 1 && !check_rank_boxes(b, p->by_tensor + i, k - i, boxes))
+		if ((k - i > 1 && !check_rank_boxes(b, p->by_tensor + i, k - i, boxes)) ||
+		    b->why->rule != RULE_NONE)
 			return false;
 	}
 	return true;
@@ -239,12 +255,12 @@ static bool resolve_group(struct place_new *b, uint32_t g, bool *known)
 static bool resolve_groups(struct place_new *b)
 {
 	struct place *p = b->p;
-	AUTO_FREE bool *known = malloc(p->n_aliases * sizeof(bool));
+	AUTO_FREE bool *known = place_tmp(b, p->n_aliases * sizeof(bool));
 	if (!known)
-		return place_no_memory(b);
+		return false;
 	bool all = true;
 	for (uint32_t g = 1; g < p->n_aliases; g++) {
-		if (!resolve_group(b, g, &known[g]))
+		if (!resolve_group(b, g, &known[g]) || !place_go(b, g))
 			return false;
 		all = all && known[g];
 	}
@@ -272,12 +288,17 @@ static bool check_aliases(struct place_new *b)
 		return false;
 	for (uint32_t i = 0; i < p->n_frags; i++) {
 		const struct frag *f = &p->frags[i];
+		if (!place_go(b, i))
+			return false;
 		if (f->alias != p->frags[p->by_tensor[p->tensor_first[f->tensor]]].alias)
 			return one_sided(b, f);
 	}
 	for (uint32_t t = 0; t < p->n_tensors; t++) {
 		const struct frag *f = &p->frags[p->by_tensor[p->tensor_first[t]]];
 		const struct alias *a = &p->aliases[f->alias];
+		/* a group of n names is looked at n times: bounded like boxes are */
+		if (!box_work_take(&b->work, 1ull + a->n))
+			return place_work_fail(b, &b->work);
 		for (uint32_t k = 0; k < a->n; k++)
 			if (p->frags[p->by_tensor[p->tensor_first[a->tensors[k]]]].alias !=
 			    f->alias)
@@ -292,13 +313,11 @@ bool place_check_whole(struct place_new *b)
 	if (!p->n_tensors || !p->n_frags)
 		return place_fail(b, RULE_PLACEMENT_EMPTY, "at least one of each is needed",
 				  "%s", p->n_tensors ? "parts" : "tensors");
-	p->by_id = malloc(p->n_frags * sizeof(uint32_t));
-	if (!p->by_id)
-		return place_no_memory(b);
-	if (!place_derive_frags(b))
+	p->by_id = place_keep(b, p->n_frags * sizeof(uint32_t));
+	if (!p->by_id || !place_derive_frags(b))
 		return false;
-	if (!names_sort(frag_name, p->frags, p->n_frags, p->by_id))
-		return place_no_memory(b);
+	if (!names_sort(frag_name, p->frags, p->n_frags, p->by_id, b->lim.cancel))
+		return place_sort_fail(b);
 	return renumber_parts(b) && check_ids(b, p->by_id) && group_by_part(b, p->by_id) &&
 	       group_by_tensor(b) && check_boxes(b) && check_aliases(b);
 }

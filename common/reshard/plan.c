@@ -24,6 +24,7 @@ struct making {
 	const struct plan_ask *ask;
 	struct plan *p;
 	struct reject *why;
+	struct plan_room room;
 	struct box_work work;
 	struct box_join join;
 	struct offers offers;
@@ -120,6 +121,8 @@ static bool match_tensors(struct making *m, const bool *want)
 	const struct place *t = m->ask->target;
 	uint32_t n = m->ask->source ? m->ask->source->n_tensors : m->ask->stored->n_tensors;
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
+		if (!plan_go(&m->room, i))
+			return false;
 		m->to_source[i] = UINT32_MAX;
 		if (want[i] && n == t->n_tensors && m->ask->source &&
 		    bytes_eq(m->ask->source->tensors[i].id, t->tensors[i].id))
@@ -136,10 +139,10 @@ static bool match_tensors(struct making *m, const bool *want)
 static bool check_tensors(struct making *m)
 {
 	const struct place *t = m->ask->target;
-	AUTO_FREE bool *want = malloc(t->n_tensors * sizeof(bool));
-	m->to_source = malloc(t->n_tensors * sizeof(uint32_t));
+	AUTO_FREE bool *want = plan_alloc(&m->room, t->n_tensors * sizeof(bool));
+	m->to_source = plan_alloc(&m->room, t->n_tensors * sizeof(uint32_t));
 	if (!want || !m->to_source)
-		return plan_no_memory(m->why);
+		return false;
 	if (!wanted(m, want) || !match_tensors(m, want))
 		return false;
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
@@ -150,6 +153,8 @@ static bool check_tensors(struct making *m)
 			return fail_tensor(m, RULE_PLAN_LAYOUT, b->id);
 		if (!tensor_like(a, b, false))
 			return fail_tensor(m, RULE_PLAN_DESCRIPTOR, b->id);
+		if (!plan_go(&m->room, i))
+			return false;
 	}
 	return true;
 }
@@ -197,8 +202,7 @@ static bool check_target(struct making *m)
 		if (!box_work_take(&m->work, 16ull + n))
 			return plan_work_fail(&m->work, m->why);
 		cands_fill(&m->k, t, i, t->by_tensor + first, n);
-		cands_sort(&m->k, true);
-		if (!target_whole(m, n_dp))
+		if (!cands_sort(&m->k, true, &m->room) || !target_whole(m, n_dp))
 			return false;
 	}
 	return true;
@@ -206,18 +210,18 @@ static bool check_target(struct making *m)
 
 /* ---- regions ---- */
 
-static int pair_cmp(const void *a, const void *b)
+static int pair_cmp(const void *a, const void *b, void *arg)
 {
+	(void)arg;
 	const struct pair *x = a, *y = b;
 	return (x->target_base > y->target_base) - (x->target_base < y->target_base);
 }
 
-static void sort_pairs(struct pair *v, uint32_t n)
+static bool sort_pairs(struct making *m, struct pair *v, uint32_t n)
 {
-	if (n > 24) {
-		qsort(v, n, sizeof(*v), pair_cmp);
-		return;
-	}
+	if (n > 24)
+		return stop_sort(v, n, sizeof(*v), pair_cmp, NULL, m->room.cancel) ||
+		       plan_sort_fail(&m->room);
 	for (uint32_t i = 1; i < n; i++) {
 		struct pair x = v[i];
 		uint32_t k = i;
@@ -225,6 +229,7 @@ static void sort_pairs(struct pair *v, uint32_t n)
 			v[k] = v[k - 1];
 		v[k] = x;
 	}
+	return true;
 }
 
 static bool make_pair(struct making *m, const struct offer *o, const uint64_t *target,
@@ -258,7 +263,7 @@ static bool put_pairs(struct making *m, const struct offer_run *run, uint32_t n_
 				  (unsigned long long)m->ask->lim.max_transfer_regions);
 	while (m->cap_pairs < m->n_pairs + j->n_pairs + 1)
 		if (!plan_grow(&m->pairs, &m->cap_pairs, m->cap_pairs, sizeof(*m->pairs),
-			       m->why))
+			       &m->room))
 			return false;
 	memset(m->pair_at, 0, (n_boxes + 1) * sizeof(uint32_t));
 	for (size_t i = 0; i < j->n_pairs; i++)
@@ -268,12 +273,15 @@ static bool put_pairs(struct making *m, const struct offer_run *run, uint32_t n_
 	for (size_t i = 0; i < j->n_pairs; i++) {
 		struct box_pair q = j->pairs[i];
 		if (!make_pair(m, &m->offers.offer[run->first + q.a], m->target_boxes[q.b], t,
-			       &m->pairs[first + m->pair_at[q.b]++]))
+			       &m->pairs[first + m->pair_at[q.b]++]) ||
+		    !plan_go(&m->room, i))
 			return false;
 	}
 	m->n_pairs += (uint32_t)j->n_pairs;
 	for (uint32_t i = 0, at = 0; i < n_boxes; at = m->pair_at[i++])
-		sort_pairs(m->pairs + first + at, m->pair_at[i] - at);
+		if (!sort_pairs(m, m->pairs + first + at, m->pair_at[i] - at) ||
+		    !plan_go(&m->room, i))
+			return false;
 	return true;
 }
 
@@ -310,12 +318,12 @@ static int read_cmp(const void *a, const void *b, void *arg)
 	return box_cmp(x->box, y->box, ((const struct cands *)arg)->n_dims);
 }
 
-static void sort_reads(struct cands *k)
+static bool sort_reads(struct making *m)
 {
-	if (k->n > 24) {
-		qsort_r(k->c, k->n, sizeof(*k->c), read_cmp, k);
-		return;
-	}
+	struct cands *k = &m->k;
+	if (k->n > 24)
+		return stop_sort(k->c, k->n, sizeof(*k->c), read_cmp, k, m->room.cancel) ||
+		       plan_sort_fail(&m->room);
 	for (uint32_t i = 1; i < k->n; i++) {
 		struct cand x = k->c[i];
 		uint32_t j = i;
@@ -323,6 +331,7 @@ static void sort_reads(struct cands *k)
 			k->c[j] = k->c[j - 1];
 		k->c[j] = x;
 	}
+	return true;
 }
 
 /* Fragments of target tensor t that the plan fills, into k. */
@@ -343,7 +352,8 @@ static bool plan_tensor(struct making *m, uint32_t t)
 	uint32_t s = m->to_source[t];
 	if (s == UINT32_MAX)
 		return true;
-	if (!box_work_take(&m->work, 64))
+	if (!box_work_take(&m->work, 64ull + m->ask->target->tensor_first[t + 1] -
+					     m->ask->target->tensor_first[t]))
 		return plan_work_fail(&m->work, m->why);
 	fill_targets(m, t);
 	for (uint32_t i = 0; i < k->n; i++) {
@@ -352,7 +362,8 @@ static bool plan_tensor(struct making *m, uint32_t t)
 			return fail_tensor(m, RULE_PLAN_SOURCE_REPLICA, k->t->id);
 		k->c[i].seq = (uint32_t)(r - m->offers.run);
 	}
-	sort_reads(k);
+	if (!sort_reads(m))
+		return false;
 	for (uint32_t i = 0, e; i < k->n; i = e) {
 		for (e = i + 1; e < k->n && k->c[e].seq == k->c[i].seq;)
 			e++;
@@ -371,6 +382,8 @@ static bool count_ops(struct making *m)
 	unsigned __int128 segments = 0;
 	for (uint32_t i = 0; i < m->ask->target->n_frags; i++) {
 		const struct list *v = &m->lists[i];
+		if (!plan_go(&m->room, i))
+			return false;
 		n += v->n;
 		for (uint32_t k = 0; k < v->n; k++) {
 			segments += m->pairs[v->first + k].segments;
@@ -399,10 +412,12 @@ static bool write_ops(struct making *m)
 	uint32_t at = 0;
 	if (!count_ops(m))
 		return false;
-	p->ops = malloc(MAX_OF(p->n_ops, 1) * sizeof(*p->ops));
+	p->ops = plan_alloc(&m->room, p->n_ops * sizeof(*p->ops));
 	if (!p->ops)
-		return plan_no_memory(m->why);
+		return false;
 	for (uint32_t i = 0; i < t->n_frags; i++) {
+		if (!plan_go(&m->room, i))
+			return false;
 		uint32_t f = t->by_id[i];
 		const struct list *v = &m->lists[f];
 		for (uint32_t k = 0; k < v->n; k++)
@@ -428,16 +443,17 @@ static bool begin(struct making *m)
 	uint32_t nt = most(a->target->tensor_first, a->target->n_tensors);
 	uint32_t ns = a->source ? most(a->source->tensor_first, a->source->n_tensors)
 				: most(a->stored->tensor_first, a->stored->n_tensors);
-	m->k.c = malloc(nt * sizeof(*m->k.c));
-	m->source_boxes = malloc(ns * sizeof(*m->source_boxes));
-	m->target_boxes = malloc(nt * sizeof(*m->target_boxes));
-	m->pair_at = malloc(((size_t)nt + 2) * sizeof(*m->pair_at));
-	m->lists = calloc(a->target->n_frags, sizeof(*m->lists));
+	m->k.c = plan_alloc(&m->room, nt * sizeof(*m->k.c));
+	m->source_boxes = plan_alloc(&m->room, ns * sizeof(*m->source_boxes));
+	m->target_boxes = plan_alloc(&m->room, nt * sizeof(*m->target_boxes));
+	m->pair_at = plan_alloc(&m->room, ((size_t)nt + 2) * sizeof(*m->pair_at));
+	m->lists = plan_zero(&m->room, a->target->n_frags, sizeof(*m->lists));
 	m->work = (struct box_work){ .left = a->lim.work,
 				     .look = a->lim.work,
-				     .cancel = a->lim.cancel };
-	return (m->k.c && m->source_boxes && m->target_boxes && m->pair_at && m->lists) ||
-	       plan_no_memory(m->why);
+				     .cancel = a->lim.cancel,
+				     .memory = m->room.left,
+				     .pairs_max = a->lim.max_transfer_regions };
+	return m->k.c && m->source_boxes && m->target_boxes && m->pair_at && m->lists;
 }
 
 static void end(struct making *m)
@@ -459,18 +475,19 @@ static bool make(struct making *m)
 	if (!check_limits(m) || !check_identity(m) || !check_local(m) || !begin(m) ||
 	    !check_tensors(m) || !check_target(m))
 		return false;
-	if (a->source ? !offers_of_place(&m->offers, a->source, &m->work, m->why)
-		      : !offers_of_stored(&m->offers, a->stored, m->why))
+	if (a->source ? !offers_of_place(&m->offers, a->source, &m->work, &m->room)
+		      : !offers_of_stored(&m->offers, a->stored, &m->room))
 		return false;
 	for (uint32_t t = 0; t < a->target->n_tensors; t++)
 		if (!plan_tensor(m, t))
 			return false;
-	return write_ops(m) && plan_index(m->p, m->why);
+	return write_ops(m) && plan_index(m->p, &m->room);
 }
 
 enum err plan_make(const struct plan_ask *ask, struct reject *why, struct plan **out)
 {
 	struct making m = { .ask = ask, .why = why, .p = calloc(1, sizeof(*m.p)) };
+	m.room = (struct plan_room){ why, ask->lim.cancel, ask->lim.memory };
 	*why = (struct reject){ 0 };
 	if (!m.p)
 		return ERR_NO_MEMORY;
@@ -498,6 +515,14 @@ void plan_free(struct plan *p)
 	free(p->target_ops);
 	free(p->route_ops);
 	free(p);
+}
+
+size_t plan_bytes(const struct plan *p)
+{
+	size_t ops = p->n_ops * (sizeof(*p->ops) + (p->source ? 3 : 2) * sizeof(uint32_t));
+	return ops + p->n_routes * sizeof(*p->routes) +
+	       ((p->source ? (size_t)p->source->n_parts : 0) + p->target->n_parts) *
+		       sizeof(*p->sources);
 }
 
 void plan_region(const struct plan *p, uint32_t i, struct region *out)

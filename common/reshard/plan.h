@@ -18,17 +18,19 @@ struct plan_limits {
 	uint64_t max_transfer_regions, max_segments_per_region, max_total_lowered_segments;
 	uint64_t work;		   /* comparisons of boxes (box.h) */
 	const atomic_bool *cancel; /* borrowed; NULL: none */
+	size_t memory;		   /* bytes held, the plan and its making */
 };
 
+#define PLAN_MEMORY ((size_t)4 << 30)
 /* To initialise with. The library's: those of the vectors. */
-#define PLAN_LIMITS                                                \
-	{                                                          \
-		1000000, 1000000, 10000000, BOX_WORK_DEFAULT, NULL \
+#define PLAN_LIMITS                                                             \
+	{                                                                       \
+		1000000, 1000000, 10000000, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY \
 	}
 /* Where plans are never lowered to segments: the service and the command line. */
-#define PLAN_LIMITS_WIDE                                                  \
-	{                                                                 \
-		16u << 20, 1ull << 40, 1ull << 48, BOX_WORK_DEFAULT, NULL \
+#define PLAN_LIMITS_WIDE                                                               \
+	{                                                                              \
+		16u << 20, 1ull << 40, 1ull << 48, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY \
 	}
 
 struct plan_op {
@@ -74,6 +76,8 @@ struct plan_ask {
 enum err plan_make(const struct plan_ask *ask, struct reject *why, struct plan **out)
 	MUST_CHECK;
 void plan_free(struct plan *p);
+/* Bytes it holds, its placements left out. */
+size_t plan_bytes(const struct plan *p);
 /* The loop of operation i. */
 void plan_region(const struct plan *p, uint32_t i, struct region *out);
 

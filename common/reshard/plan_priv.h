@@ -5,6 +5,24 @@
 
 #include "reshard/plan.h"
 
+/* What the making of a plan may use, and where it says why it ended. */
+struct plan_room {
+	struct reject *why;	   /* borrowed */
+	const atomic_bool *cancel; /* borrowed; NULL: none */
+	size_t left; /* bytes that may still be taken; what is freed does not return */
+};
+
+/* n bytes; NULL: limit.memory. */
+void *plan_alloc(struct plan_room *r, size_t n);
+void *plan_zero(struct plan_room *r, size_t n, size_t each);
+/* In turn i of a long loop. False: plan.cancelled. */
+static inline bool plan_go(struct plan_room *r, size_t i)
+{
+	return !stop_at(r->cancel, i) || reject_set(r->why, RULE_PLAN_CANCELLED, "", "stopped");
+}
+/* A sort failed: stopped, or for lack of memory. */
+bool plan_sort_fail(struct plan_room *r);
+
 /* A source for one box: the fragment with the smallest (dp, pp, ep, tp, id) of those that hold it. */
 struct offer {
 	const uint64_t *box;
@@ -42,8 +60,8 @@ struct cands {
 	const struct tensor *t;
 };
 
-/* Sorts by (dp if with_dp, owner, box, seq). */
-void cands_sort(struct cands *k, bool with_dp);
+/* Sorts by (dp if with_dp, owner, box, seq). False: stopped, no memory. */
+bool cands_sort(struct cands *k, bool with_dp, struct plan_room *r);
 /* The same DP rank (if with_dp) and owner? */
 bool cands_same(const struct cands *k, uint32_t a, uint32_t b, bool with_dp);
 /* Do the distinct boxes of c[first..end), sorted, add up to the whole tensor? For fragments of a
@@ -61,14 +79,14 @@ static inline bool tensor_dp_owned(const struct tensor *t)
 
 /* all: DP-owned tensors must have one owner too (planning). False: refused or no memory. */
 bool offers_of_place(struct offers *o, const struct place *p, struct box_work *w,
-		     struct reject *why);
-bool offers_of_stored(struct offers *o, const struct stored *s, struct reject *why);
+		     struct plan_room *r);
+bool offers_of_stored(struct offers *o, const struct stored *s, struct plan_room *r);
 void offers_fini(struct offers *o);
 /* NULL: none for that DP rank. */
 const struct offer_run *offers_for(const struct offers *o, uint32_t tensor, uint64_t target_dp);
 
 /* Executors and routes of finished operations (plan_text.c). */
-bool plan_index(struct plan *p, struct reject *why);
+bool plan_index(struct plan *p, struct plan_room *r);
 bool plan_no_memory(struct reject *why);
 bool plan_work_fail(const struct box_work *w, struct reject *why);
-bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct reject *why);
+bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct plan_room *r);

@@ -3,7 +3,33 @@
 
 bool plan_no_memory(struct reject *why)
 {
-	return reject_set(why, RULE_LIMIT_MEMORY, "", "no memory left");
+	return reject_set(why, RULE_LIMIT_MEMORY, "", "no memory within the limit");
+}
+
+bool plan_sort_fail(struct plan_room *r)
+{
+	return stop_now(r->cancel) ? reject_set(r->why, RULE_PLAN_CANCELLED, "", "stopped")
+				   : plan_no_memory(r->why);
+}
+
+void *plan_alloc(struct plan_room *r, size_t n)
+{
+	void *p = n <= r->left ? malloc(MAX_OF(n, 1)) : NULL;
+	if (p)
+		r->left -= n;
+	else
+		plan_no_memory(r->why);
+	return p;
+}
+
+void *plan_zero(struct plan_room *r, size_t n, size_t each)
+{
+	void *p = n * each <= r->left ? calloc(MAX_OF(n, 1), each) : NULL;
+	if (p)
+		r->left -= n * each;
+	else
+		plan_no_memory(r->why);
+	return p;
 }
 
 bool plan_work_fail(const struct box_work *w, struct reject *why)
@@ -12,22 +38,27 @@ bool plan_work_fail(const struct box_work *w, struct reject *why)
 		return reject_set(why, RULE_PLAN_CANCELLED, "", "stopped while planning");
 	if (w->no_memory)
 		return plan_no_memory(why);
+	if (w->many)
+		return reject_set(why, RULE_LIMITS_REGIONS, "limits.max_transfer_regions",
+				  "more than %llu", (unsigned long long)w->pairs_max);
 	return reject_set(why, RULE_LIMIT_WORK, "", "more comparisons than the budget");
 }
 
-bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct reject *why)
+bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct plan_room *r)
 {
 	void *old, *q;
 	if (n < *cap)
 		return true;
 	if (n >= UINT32_MAX / 2)
-		return reject_set(why, RULE_LIMIT_COUNT, "", "too many");
+		return reject_set(r->why, RULE_LIMIT_COUNT, "", "too many");
 	uint32_t want = *cap ? *cap + *cap / 2 : 64;
+	size_t more = (want - *cap) * each;
 	memcpy(&old, list, sizeof(old));
-	q = realloc(old, want * each);
+	q = more <= r->left ? realloc(old, want * each) : NULL;
 	if (!q)
-		return plan_no_memory(why);
+		return plan_no_memory(r->why);
 	memcpy(list, &q, sizeof(q));
+	r->left -= more;
 	*cap = want;
 	return true;
 }
@@ -66,13 +97,12 @@ static int cand_cmp(const void *a, const void *b, void *arg)
 	return c ? c : (x->seq > y->seq) - (x->seq < y->seq);
 }
 
-void cands_sort(struct cands *k, bool with_dp)
+bool cands_sort(struct cands *k, bool with_dp, struct plan_room *r)
 {
 	struct cand_order o = { k->t, k->n_dims, with_dp };
-	if (k->n > 24) {
-		qsort_r(k->c, k->n, sizeof(*k->c), cand_cmp, &o);
-		return;
-	}
+	if (k->n > 24)
+		return stop_sort(k->c, k->n, sizeof(*k->c), cand_cmp, &o, r->cancel) ||
+		       plan_sort_fail(r);
 	for (uint32_t i = 1; i < k->n; i++) {
 		struct cand x = k->c[i];
 		uint32_t j = i;
@@ -80,6 +110,7 @@ void cands_sort(struct cands *k, bool with_dp)
 			k->c[j] = k->c[j - 1];
 		k->c[j] = x;
 	}
+	return true;
 }
 
 bool cands_same(const struct cands *k, uint32_t a, uint32_t b, bool with_dp)
@@ -134,16 +165,16 @@ static uint32_t dp_index(const struct offers *o, uint64_t dp)
 }
 
 static bool offer_put(struct offers *o, const struct cands *k, uint32_t first, uint32_t end,
-		      uint32_t dp_idx, struct reject *why)
+		      uint32_t dp_idx, struct plan_room *room)
 {
-	if (!plan_grow(&o->run, &o->cap_runs, o->n_runs, sizeof(*o->run), why))
+	if (!plan_grow(&o->run, &o->cap_runs, o->n_runs, sizeof(*o->run), room))
 		return false;
 	struct offer_run *r = &o->run[o->n_runs++];
 	*r = (struct offer_run){ .dp_idx = dp_idx, .first = o->n_offers };
 	for (uint32_t i = first; i < end; i++) {
 		if (i > first && box_cmp(k->c[i - 1].box, k->c[i].box, k->n_dims) == 0)
 			continue;
-		if (!plan_grow(&o->offer, &o->cap_offers, o->n_offers, sizeof(*o->offer), why))
+		if (!plan_grow(&o->offer, &o->cap_offers, o->n_offers, sizeof(*o->offer), room))
 			return false;
 		o->offer[o->n_offers++] = (struct offer){ k->c[i].box, k->c[i].frag };
 	}
@@ -160,19 +191,21 @@ static uint32_t group_end(const struct cands *k, uint32_t i, bool with_dp)
 	return e;
 }
 
-static bool one_owner(struct offers *o, struct cands *k, struct reject *why)
+static bool one_owner(struct offers *o, struct cands *k, struct plan_room *room)
 {
-	cands_sort(k, false);
+	if (!cands_sort(k, false, room))
+		return false;
 	if (group_end(k, 0, false) != k->n || !cands_whole(k, 0, k->n))
-		return reject_set(why, RULE_PLAN_DP_OWNER, "source", "tensor %.*s",
+		return reject_set(room->why, RULE_PLAN_DP_OWNER, "source", "tensor %.*s",
 				  (int)MIN_OF(k->t->id.n, 100), (const char *)k->t->id.p);
-	return offer_put(o, k, 0, k->n, UINT32_MAX, why);
+	return offer_put(o, k, 0, k->n, UINT32_MAX, room);
 }
 
 /* For each DP rank: is every owner there whole? Then the smallest one's boxes are on offer. */
-static bool by_dp(struct offers *o, struct cands *k, uint32_t *count, struct reject *why)
+static bool by_dp(struct offers *o, struct cands *k, uint32_t *count, struct plan_room *room)
 {
-	cands_sort(k, true);
+	if (!cands_sort(k, true, room))
+		return false;
 	for (uint32_t i = 0, e = 0; i < k->n; i = e) {
 		uint64_t dp = k->c[i].rank->c[AX_DP];
 		uint32_t first_end = group_end(k, i, true), idx = dp_index(o, dp);
@@ -184,19 +217,19 @@ static bool by_dp(struct offers *o, struct cands *k, uint32_t *count, struct rej
 		if (!whole)
 			continue;
 		count[idx]++;
-		if (!offer_put(o, k, i, first_end, idx, why))
+		if (!offer_put(o, k, i, first_end, idx, room))
 			return false;
 	}
 	return true;
 }
 
-static bool dp_ranks(struct offers *o, const struct place *p, struct reject *why)
+static bool dp_ranks(struct offers *o, const struct place *p, struct plan_room *room)
 {
-	o->dp = malloc(p->n_parts * sizeof(*o->dp));
-	o->complete = malloc(p->n_parts * sizeof(*o->complete));
-	o->run_first = malloc(((size_t)p->n_tensors + 1) * sizeof(*o->run_first));
+	o->dp = plan_alloc(room, p->n_parts * sizeof(*o->dp));
+	o->complete = plan_alloc(room, p->n_parts * sizeof(*o->complete));
+	o->run_first = plan_alloc(room, ((size_t)p->n_tensors + 1) * sizeof(*o->run_first));
 	if (!o->dp || !o->complete || !o->run_first)
-		return plan_no_memory(why);
+		return false;
 	/* parts in rank order: their DP ranks ascend */
 	for (uint32_t i = 0; i < p->n_parts; i++) {
 		uint64_t dp = p->parts[p->rank_order[i]].rank.c[AX_DP];
@@ -215,18 +248,18 @@ static uint32_t most_frags(const uint32_t *first, uint32_t n)
 }
 
 static bool all_tensors(struct offers *o, const struct place *p, struct cands *k,
-			uint32_t *count, struct box_work *w, struct reject *why)
+			uint32_t *count, struct box_work *w, struct plan_room *room)
 {
 	uint32_t n_shared = 0;
 	for (uint32_t t = 0; t < p->n_tensors; t++) {
 		uint32_t first = p->tensor_first[t];
 		o->run_first[t] = o->n_runs;
 		if (!box_work_take(w, 16ull + p->tensor_first[t + 1] - first))
-			return plan_work_fail(w, why);
+			return plan_work_fail(w, room->why);
 		cands_fill(k, p, t, p->by_tensor + first, p->tensor_first[t + 1] - first);
 		bool owned = tensor_dp_owned(k->t);
 		n_shared += !owned;
-		if (owned ? !one_owner(o, k, why) : !by_dp(o, k, count, why))
+		if (owned ? !one_owner(o, k, room) : !by_dp(o, k, count, room))
 			return false;
 	}
 	o->run_first[p->n_tensors] = o->n_runs;
@@ -235,40 +268,43 @@ static bool all_tensors(struct offers *o, const struct place *p, struct cands *k
 		if (count[i] == n_shared)
 			o->complete[o->n_complete++] = i;
 	if (n_shared && !o->n_complete)
-		return reject_set(why, RULE_PLAN_SOURCE_REPLICA, "source",
+		return reject_set(room->why, RULE_PLAN_SOURCE_REPLICA, "source",
 				  "of %u DP ranks none", o->n_dp);
 	return true;
 }
 
 bool offers_of_place(struct offers *o, const struct place *p, struct box_work *w,
-		     struct reject *why)
+		     struct plan_room *room)
 {
-	if (!dp_ranks(o, p, why))
+	if (!dp_ranks(o, p, room))
 		return false;
-	struct cands k = { .c = malloc(most_frags(p->tensor_first, p->n_tensors) *
-				       sizeof(*k.c)) };
-	uint32_t *count = calloc(o->n_dp, sizeof(*count));
-	bool ok = k.c && count ? all_tensors(o, p, &k, count, w, why) : plan_no_memory(why);
+	struct cands k = { .c = plan_alloc(room, most_frags(p->tensor_first, p->n_tensors) *
+							 sizeof(*k.c)) };
+	uint32_t *count = plan_zero(room, o->n_dp, sizeof(*count));
+	bool ok = k.c && count && all_tensors(o, p, &k, count, w, room);
 	free(k.c);
 	free(count);
 	return ok;
 }
 
-bool offers_of_stored(struct offers *o, const struct stored *s, struct reject *why)
+bool offers_of_stored(struct offers *o, const struct stored *s, struct plan_room *room)
 {
-	o->run_first = malloc(((size_t)s->n_tensors + 1) * sizeof(*o->run_first));
-	o->run = malloc(MAX_OF(s->n_tensors, 1) * sizeof(*o->run));
-	o->offer = malloc(MAX_OF(s->n_frags, 1) * sizeof(*o->offer));
+	o->run_first = plan_alloc(room, ((size_t)s->n_tensors + 1) * sizeof(*o->run_first));
+	o->run = plan_alloc(room, s->n_tensors * sizeof(*o->run));
+	o->offer = plan_alloc(room, s->n_frags * sizeof(*o->offer));
 	if (!o->run_first || !o->run || !o->offer)
-		return plan_no_memory(why);
+		return false;
 	for (uint32_t t = 0; t < s->n_tensors; t++) {
 		uint32_t first = s->tensor_first[t], n = s->tensor_first[t + 1] - first;
 		o->run_first[t] = t;
 		o->run[t] = (struct offer_run){ UINT32_MAX, first, n };
 	}
 	o->run_first[s->n_tensors] = s->n_tensors;
-	for (uint32_t i = 0; i < s->n_frags; i++)
+	for (uint32_t i = 0; i < s->n_frags; i++) {
 		o->offer[i] = (struct offer){ s->frags[s->by_tensor[i]].box, s->by_tensor[i] };
+		if (!plan_go(room, i))
+			return false;
+	}
 	o->n_runs = s->n_tensors;
 	o->n_offers = s->n_frags;
 	return true;

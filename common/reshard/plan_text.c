@@ -9,15 +9,18 @@
 /* part_of op -> lists of operations per part, in rank order. */
 static bool exec_lists(const struct plan *p, const struct place *side, bool source,
 		       struct plan_exec **execs, uint32_t *n_execs, uint32_t **ops,
-		       struct reject *why)
+		       struct plan_room *room)
 {
-	AUTO_FREE uint32_t *at = calloc((size_t)side->n_parts + 1, sizeof(*at));
-	*ops = malloc(MAX_OF(p->n_ops, 1) * sizeof(**ops));
-	*execs = malloc(side->n_parts * sizeof(**execs));
+	AUTO_FREE uint32_t *at = plan_zero(room, (size_t)side->n_parts + 1, sizeof(*at));
+	*ops = plan_alloc(room, p->n_ops * sizeof(**ops));
+	*execs = plan_alloc(room, side->n_parts * sizeof(**execs));
 	if (!at || !*ops || !*execs)
-		return plan_no_memory(why);
-	for (uint32_t i = 0; i < p->n_ops; i++)
+		return false;
+	for (uint32_t i = 0; i < p->n_ops; i++) {
 		at[side->frags[source ? p->ops[i].source : p->ops[i].target].part]++;
+		if (!plan_go(room, i))
+			return false;
+	}
 	uint32_t sum = 0;
 	for (uint32_t r = 0; r < side->n_parts; r++) {
 		uint32_t part = side->rank_order[r], n = at[part];
@@ -26,9 +29,12 @@ static bool exec_lists(const struct plan *p, const struct place *side, bool sour
 			(*execs)[(*n_execs)++] = (struct plan_exec){ part, sum, n };
 		sum += n;
 	}
-	for (uint32_t i = 0; i < p->n_ops; i++)
-		(*ops)[at[side->frags[source ? p->ops[i].source : p->ops[i].target].part]++] =
-			i;
+	for (uint32_t i = 0; i < p->n_ops; i++) {
+		uint32_t f = source ? p->ops[i].source : p->ops[i].target;
+		(*ops)[at[side->frags[f].part]++] = i;
+		if (!plan_go(room, i))
+			return false;
+	}
 	return true;
 }
 
@@ -67,6 +73,7 @@ static int key_cmp(const void *a, const void *b, void *arg)
 }
 
 struct routing {
+	struct plan_room *room;
 	struct names keys;
 	struct arena mem;
 	uint32_t *of_op, *count, *order;
@@ -99,6 +106,8 @@ static bool route_keys(struct plan *p, struct routing *r)
 			return false;
 		before = k;
 		r->of_op[i] = last;
+		if (!plan_go(r->room, i))
+			return false;
 	}
 	return true;
 }
@@ -106,49 +115,53 @@ static bool route_keys(struct plan *p, struct routing *r)
 static bool route_lists(struct plan *p, struct routing *r)
 {
 	uint32_t n = r->keys.n, sum = 0;
-	r->count = calloc(MAX_OF(n, 1), sizeof(uint32_t));
-	r->order = malloc(MAX_OF(n, 1) * sizeof(uint32_t));
-	p->routes = malloc(MAX_OF(n, 1) * sizeof(*p->routes));
+	r->count = plan_zero(r->room, n, sizeof(uint32_t));
+	r->order = plan_alloc(r->room, n * sizeof(uint32_t));
+	p->routes = plan_alloc(r->room, n * sizeof(*p->routes));
 	if (!r->count || !r->order || !p->routes)
 		return false;
 	for (uint32_t i = 0; i < p->n_ops; i++)
 		r->count[r->of_op[i]]++;
 	for (uint32_t i = 0; i < n; i++)
 		r->order[i] = i;
-	qsort_r(r->order, n, sizeof(uint32_t), key_cmp, r->keys.name);
+	if (!stop_sort(r->order, n, sizeof(uint32_t), key_cmp, r->keys.name, r->room->cancel))
+		return plan_sort_fail(r->room);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t k = r->order[i], c = r->count[k];
 		route_put(p, (const void *)r->keys.name[k].p, sum, c);
 		r->count[k] = sum;
 		sum += c;
 	}
-	for (uint32_t i = 0; i < p->n_ops; i++)
+	for (uint32_t i = 0; i < p->n_ops; i++) {
 		p->route_ops[r->count[r->of_op[i]]++] = i;
+		if (!plan_go(r->room, i))
+			return false;
+	}
 	return true;
 }
 
-static bool routes(struct plan *p, struct reject *why)
+static bool routes(struct plan *p, struct plan_room *room)
 {
-	struct routing r = { .mem = ARENA_INIT((size_t)1 << 32) };
-	r.of_op = malloc(MAX_OF(p->n_ops, 1) * sizeof(uint32_t));
-	p->route_ops = malloc(MAX_OF(p->n_ops, 1) * sizeof(uint32_t));
+	struct routing r = { .room = room, .mem = ARENA_INIT(room->left) };
+	r.of_op = plan_alloc(room, p->n_ops * sizeof(uint32_t));
+	p->route_ops = plan_alloc(room, p->n_ops * sizeof(uint32_t));
 	bool ok = r.of_op && p->route_ops && route_keys(p, &r) && route_lists(p, &r);
 	names_fini(&r.keys);
 	arena_fini(&r.mem);
 	free(r.of_op);
 	free(r.count);
 	free(r.order);
-	return ok || plan_no_memory(why);
+	return ok || plan_no_memory(room->why);
 }
 
-bool plan_index(struct plan *p, struct reject *why)
+bool plan_index(struct plan *p, struct plan_room *room)
 {
 	if (p->source &&
-	    !exec_lists(p, p->source, true, &p->sources, &p->n_sources, &p->source_ops, why))
+	    !exec_lists(p, p->source, true, &p->sources, &p->n_sources, &p->source_ops, room))
 		return false;
 	return exec_lists(p, p->target, false, &p->targets, &p->n_targets, &p->target_ops,
-			  why) &&
-	       routes(p, why);
+			  room) &&
+	       routes(p, room);
 }
 
 /* ---- text ---- */
@@ -202,7 +215,7 @@ void plan_ops_text(const struct plan *p, struct text_out *o)
 static void indices_text(const uint32_t *v, uint32_t n, struct text_out *o)
 {
 	text_lit(o, "\"operation_indices\":[");
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n && !o->ended; i++) {
 		if (i)
 			text_lit(o, ",");
 		text_u64(o, v[i]);
@@ -214,7 +227,7 @@ static void execs_text(const struct place *side, const struct plan_exec *e, uint
 		       const uint32_t *ops, struct text_out *o)
 {
 	text_lit(o, "[");
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < n && !o->ended; i++) {
 		const struct place_part *q = &side->parts[e[i].part];
 		if (i)
 			text_lit(o, ",");
@@ -223,7 +236,7 @@ static void execs_text(const struct place *side, const struct plan_exec *e, uint
 		text_lit(o, ",\"participant_id\":");
 		text_str(o, q->id);
 		text_lit(o, ",\"placement_fragment_ids\":[");
-		for (uint32_t k = 0; k < q->n; k++) {
+		for (uint32_t k = 0; k < q->n && !o->ended; k++) {
 			if (k)
 				text_lit(o, ",");
 			text_str(o, side->frags[q->first + k].id);
@@ -238,7 +251,7 @@ static void execs_text(const struct place *side, const struct plan_exec *e, uint
 static void routes_text(const struct plan *p, struct text_out *o)
 {
 	text_lit(o, "[");
-	for (uint32_t i = 0; i < p->n_routes; i++) {
+	for (uint32_t i = 0; i < p->n_routes && !o->ended; i++) {
 		const struct plan_route *r = &p->routes[i];
 		if (i)
 			text_lit(o, ",");

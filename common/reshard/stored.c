@@ -12,7 +12,8 @@ struct reader {
 	struct json_in in;
 	struct stored *s;
 	struct reject *why;
-	const struct place_limits *lim;
+	struct place_limits lim;
+	size_t held;	  /* bytes of lists; arena and names come on top */
 	struct arena mem; /* strings with escapes */
 	struct names names, groups;
 	struct bytes *list;
@@ -34,6 +35,41 @@ static bool fail_frag(struct reader *d, enum rule r, uint32_t i, const char *fie
 	return reject_set(d->why, r, path, "%s", rule_text(r));
 }
 
+static bool stopped(struct reader *d)
+{
+	return reject_set(d->why, RULE_PLAN_CANCELLED, "",
+			  "stopped while the manifest was read");
+}
+
+/* In turn i of a long loop. */
+static bool go(struct reader *d, size_t i)
+{
+	return !stop_at(d->lim.cancel, i) || stopped(d);
+}
+
+static bool sort_fail(struct reader *d)
+{
+	return stop_now(d->lim.cancel) ? stopped(d) : no_memory(d);
+}
+
+static bool fits(const struct reader *d, size_t n)
+{
+	size_t now =
+		d->held + d->s->mem.held + names_bytes(&d->names) + names_bytes(&d->groups);
+	return now <= d->lim.memory && n <= d->lim.memory - now;
+}
+
+/* n items, zeroed, kept or not: counted in any case. */
+static void *take(struct reader *d, size_t n, size_t each)
+{
+	void *p = fits(d, n * each) ? calloc(MAX_OF(n, 1), each) : NULL;
+	if (p)
+		d->held += n * each;
+	else
+		no_memory(d);
+	return p;
+}
+
 static bool grow(struct reader *d, void *list, uint32_t *cap, uint32_t n, size_t each)
 {
 	void *old, *q;
@@ -41,9 +77,11 @@ static bool grow(struct reader *d, void *list, uint32_t *cap, uint32_t n, size_t
 		return true;
 	uint32_t want = *cap ? *cap + *cap / 2 : 32;
 	memcpy(&old, list, sizeof(old));
-	q = n < 1u << 31 && want * each <= d->lim->memory ? realloc(old, want * each) : NULL;
+	size_t more = (want - *cap) * each;
+	q = n < 1u << 31 && fits(d, more) ? realloc(old, want * each) : NULL;
 	if (!q)
 		return no_memory(d);
+	d->held += more;
 	memcpy(list, &q, sizeof(q));
 	*cap = want;
 	return true;
@@ -285,10 +323,10 @@ static bool read_text(struct reader *d, struct bytes in)
 {
 	struct reject other = { 0 };
 	struct json_in r;
-	if (json_in_open(&d->in, in, &d->lim->json, &d->mem, d->why) && read_top(d))
+	if (json_in_open(&d->in, in, &d->lim.json, &d->mem, d->why) && read_top(d))
 		return true;
 	if (json_in_text_rule(d->why->rule) ||
-	    !json_in_open(&r, in, &d->lim->json, &d->mem, &other))
+	    !json_in_open(&r, in, &d->lim.json, &d->mem, &other))
 		return false;
 	if (!json_in_skip(&r) || !json_in_close(&r))
 		*d->why = other;
@@ -319,12 +357,15 @@ static bool check_tensors(struct reader *d)
 		snprintf(path, sizeof(path), "tensors[%u].%s", i, field);
 		if (r != RULE_NONE)
 			return reject_set(d->why, r, path, "%s", rule_text(r));
+		if (!go(d, i))
+			return false;
 	}
-	s->by_name = malloc(MAX_OF(s->n_tensors, 1) * sizeof(uint32_t));
-	d->name_tensor = malloc(MAX_OF(d->names.n, 1) * sizeof(uint32_t));
-	if (!s->by_name || !d->name_tensor ||
-	    !names_sort(tensor_name, s->tensors, s->n_tensors, s->by_name))
-		return no_memory(d);
+	s->by_name = take(d, s->n_tensors, sizeof(uint32_t));
+	d->name_tensor = take(d, d->names.n, sizeof(uint32_t));
+	if (!s->by_name || !d->name_tensor)
+		return false;
+	if (!names_sort(tensor_name, s->tensors, s->n_tensors, s->by_name, d->lim.cancel))
+		return sort_fail(d);
 	memset(d->name_tensor, 0xff, d->names.n * sizeof(uint32_t));
 	for (uint32_t i = 0; i < s->n_tensors; i++) {
 		uint32_t *at = &d->name_tensor[names_find(&d->names, s->tensors[i].id)];
@@ -332,6 +373,8 @@ static bool check_tensors(struct reader *d)
 		if (*at != UINT32_MAX)
 			return reject_set(d->why, RULE_TENSOR_DUPLICATE, path, "listed before");
 		*at = i;
+		if (!go(d, i))
+			return false;
 	}
 	return true;
 }
@@ -386,11 +429,14 @@ static struct bytes frag_name(const void *ctx, uint32_t i)
 static bool check_ids(struct reader *d, uint32_t *order)
 {
 	const struct stored *s = d->s;
-	if (!names_sort(frag_name, s->frags, s->n_frags, order))
-		return no_memory(d);
-	for (uint32_t i = 1; i < s->n_frags; i++)
+	if (!names_sort(frag_name, s->frags, s->n_frags, order, d->lim.cancel))
+		return sort_fail(d);
+	for (uint32_t i = 1; i < s->n_frags; i++) {
 		if (bytes_eq(s->frags[order[i - 1]].id, s->frags[order[i]].id))
 			return fail_frag(d, RULE_STORED_DUPLICATE_ID, order[i], "fragment_id");
+		if (!go(d, i))
+			return false;
+	}
 	return true;
 }
 
@@ -407,8 +453,11 @@ static int object_cmp(const void *a, const void *b, void *arg)
 static bool check_objects(struct reader *d, uint32_t *order)
 {
 	struct stored_frag *f = d->s->frags;
-	qsort_r(order, d->s->n_frags, sizeof(*order), object_cmp, f);
+	if (!stop_sort(order, d->s->n_frags, sizeof(*order), object_cmp, f, d->lim.cancel))
+		return sort_fail(d);
 	for (uint32_t i = 1; i < d->s->n_frags; i++) {
+		if (!go(d, i))
+			return false;
 		const struct stored_frag *a = &f[order[i - 1]], *b = &f[order[i]];
 		if (bytes_eq(a->object_key, b->object_key) &&
 		    b->object_offset - a->object_offset < a->nbytes)
@@ -430,10 +479,10 @@ static bool group_by_tensor(struct reader *d)
 {
 	struct stored *s = d->s;
 	uint32_t n = s->n_tensors;
-	s->tensor_first = calloc((size_t)n + 2, sizeof(uint32_t));
-	s->by_tensor = malloc(MAX_OF(s->n_frags, 1) * sizeof(uint32_t));
+	s->tensor_first = take(d, (size_t)n + 2, sizeof(uint32_t));
+	s->by_tensor = take(d, s->n_frags, sizeof(uint32_t));
 	if (!s->tensor_first || !s->by_tensor)
-		return no_memory(d);
+		return false;
 	uint32_t *at = s->tensor_first + 1; /* becomes the first array, one ahead */
 	for (uint32_t i = 0; i < s->n_frags; i++)
 		s->tensor_first[s->frags[i].tensor + 2]++;
@@ -442,9 +491,10 @@ static bool group_by_tensor(struct reader *d)
 	for (uint32_t i = 0; i < s->n_frags; i++)
 		s->by_tensor[at[s->frags[i].tensor]++] = i;
 	for (uint32_t t = 0; t < n; t++)
-		qsort_r(s->by_tensor + s->tensor_first[t],
-			s->tensor_first[t + 1] - s->tensor_first[t], sizeof(uint32_t),
-			source_cmp, s->frags);
+		if (!stop_sort(s->by_tensor + s->tensor_first[t],
+			       s->tensor_first[t + 1] - s->tensor_first[t], sizeof(uint32_t),
+			       source_cmp, s->frags, d->lim.cancel))
+			return sort_fail(d);
 	return true;
 }
 
@@ -470,7 +520,8 @@ static bool check_tensor(struct reader *d, uint32_t t, uint32_t *order, const ui
 	bool whole = false;
 	char path[64];
 	memcpy(order, s->by_tensor + s->tensor_first[t], n * sizeof(*order));
-	qsort_r(order, n, sizeof(*order), box_order_cmp, &o);
+	if (!stop_sort(order, n, sizeof(*order), box_order_cmp, &o, d->lim.cancel))
+		return sort_fail(d);
 	for (uint32_t i = 0; i < n; i++) {
 		boxes[i] = s->frags[order[i]].box;
 		if (i && box_cmp(boxes[i - 1], boxes[i], e->n_dims) == 0)
@@ -512,12 +563,20 @@ static bool check_twins(struct reader *d, uint32_t i)
 		uint32_t t = d->name_tensor[v[k]];
 		uint64_t cost = 1ull + s->tensor_first[t + 1] - s->tensor_first[t];
 		if (!box_work_take(&d->work, cost))
-			return reject_set(d->why, RULE_LIMIT_WORK, "", "aliases");
+			return d->work.cancelled
+				       ? stopped(d)
+				       : reject_set(d->why, RULE_LIMIT_WORK, "", "aliases");
 		if (!tensor_like(&s->tensors[t], &s->tensors[f->tensor], true) ||
 		    !has_twin(s, f, t))
 			return fail_frag(d, RULE_STORED_ALIAS, i, "aliases");
 	}
 	return true;
+}
+
+static int name_cmp(const void *x, const void *y, void *arg)
+{
+	(void)arg;
+	return bytes_cmp(*(const struct bytes *)x, *(const struct bytes *)y);
 }
 
 static bool resolve_groups(struct reader *d)
@@ -529,13 +588,10 @@ static bool resolve_groups(struct reader *d)
 		struct bytes *names = arena_alloc(&s->mem, a->n * sizeof(*names));
 		if (!names)
 			return no_memory(d);
-		for (uint32_t i = 0; i < a->n; i++) {
-			struct bytes b = d->names.name[v[i]];
-			uint32_t k = i;
-			for (; k > 0 && bytes_cmp(names[k - 1], b) > 0; k--)
-				names[k] = names[k - 1];
-			names[k] = b;
-		}
+		for (uint32_t i = 0; i < a->n; i++)
+			names[i] = d->names.name[v[i]];
+		if (!stop_sort(names, a->n, sizeof(*names), name_cmp, NULL, d->lim.cancel))
+			return sort_fail(d);
 		a->names = names;
 	}
 	return true;
@@ -550,12 +606,12 @@ static bool check_all(struct reader *d)
 	if (!check_tensors(d))
 		return false;
 	for (uint32_t i = 0; i < s->n_frags; i++)
-		if (!check_frag(d, i))
+		if (!check_frag(d, i) || !go(d, i))
 			return false;
-	AUTO_FREE uint32_t *order = malloc(MAX_OF(s->n_frags, 1) * sizeof(*order));
-	AUTO_FREE const uint64_t **boxes = malloc(MAX_OF(s->n_frags, 1) * sizeof(*boxes));
+	AUTO_FREE uint32_t *order = take(d, s->n_frags, sizeof(*order));
+	AUTO_FREE const uint64_t **boxes = take(d, s->n_frags, sizeof(*boxes));
 	if (!order || !boxes)
-		return no_memory(d);
+		return false;
 	if (!check_ids(d, order) || !group_by_tensor(d))
 		return false;
 	for (uint32_t t = 0; t < s->n_tensors; t++)
@@ -603,7 +659,7 @@ void stored_text(const struct stored *s, struct text_out *o)
 	text_lit(o, "{\"created_at\":");
 	text_str(o, s->created_at);
 	text_lit(o, ",\"fragments\":[");
-	for (uint32_t i = 0; i < s->n_frags; i++) {
+	for (uint32_t i = 0; i < s->n_frags && !o->ended; i++) {
 		if (i)
 			text_lit(o, ",");
 		frag_text(s, &s->frags[i], o);
@@ -619,7 +675,7 @@ void stored_text(const struct stored *s, struct text_out *o)
 	text_lit(o, ",\"resource_kind\":\"model_weight\",\"revision\":");
 	text_str(o, s->revision);
 	text_lit(o, ",\"tensors\":[");
-	for (uint32_t i = 0; i < s->n_tensors; i++) {
+	for (uint32_t i = 0; i < s->n_tensors && !o->ended; i++) {
 		if (i)
 			text_lit(o, ",");
 		place_tensor_text(&s->tensors[i], o);
@@ -636,25 +692,28 @@ static bool digest(struct reader *d)
 	if (!o || sha_init(&sha) != ERR_NONE)
 		return no_memory(d);
 	text_init(o, &sha, true);
+	o->cancel = d->lim.cancel;
 	stored_text(d->s, o);
-	text_flush(o);
+	bool whole = text_end(o);
 	d->s->text_bytes = text_bytes(o);
 	sha_hex(&sha, d->s->digest);
 	sha_fini(&sha);
-	return true;
+	return whole || stopped(d);
 }
 
 enum err stored_read(struct bytes in, const struct place_limits *lim, struct reject *why,
 		     struct stored **out)
 {
-	struct reader d = { .why = why, .lim = lim, .s = calloc(1, sizeof(*d.s)) };
+	struct reader d = { .why = why, .lim = *lim, .s = calloc(1, sizeof(*d.s)) };
+	d.lim.json.cancel = lim->cancel;
 	*why = (struct reject){ 0 };
 	if (!d.s)
 		return ERR_NO_MEMORY;
 	d.s->mem = d.mem = ARENA_INIT(lim->memory);
 	d.work = (struct box_work){ .left = lim->work,
 				    .look = lim->work,
-				    .cancel = lim->cancel };
+				    .cancel = lim->cancel,
+				    .memory = lim->memory };
 	bool ok = grow(&d, &d.s->aliases, &d.cap_aliases, 0, sizeof(*d.s->aliases));
 	if (ok && d.s->aliases)
 		d.s->aliases[d.s->n_aliases++] = (struct alias){ 0 };
@@ -670,6 +729,12 @@ enum err stored_read(struct bytes in, const struct place_limits *lim, struct rej
 	else
 		stored_free(d.s);
 	return rule_err(why->rule);
+}
+
+size_t stored_bytes(const struct stored *s)
+{
+	return sizeof(*s) + s->mem.held + s->n_tensors * (sizeof(*s->tensors) + 8) +
+	       s->n_frags * (sizeof(*s->frags) + 4) + s->n_aliases * sizeof(*s->aliases);
 }
 
 void stored_free(struct stored *s)

@@ -35,6 +35,8 @@ struct stored {
 enum err stored_read(struct bytes text, const struct place_limits *lim, struct reject *why,
 		     struct stored **out) MUST_CHECK;
 void stored_free(struct stored *s);
+/* Bytes it holds. */
+size_t stored_bytes(const struct stored *s);
 /* The canonical text (J8: o->raw is to be set). */
 void stored_text(const struct stored *s, struct text_out *o);
 /* UINT32_MAX: none. */

@@ -58,6 +58,7 @@ void text_flush(struct text_out *o)
 		sha_add(o->sha, o->room, o->n);
 	if (o->put && !o->ended)
 		o->ended = !o->put(o->arg, o->room, o->n);
+	o->ended = o->ended || stop_now(o->cancel);
 	o->n_flushed += o->n;
 	o->n = 0;
 }

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "base/err.h"
+#include "reshard/stop.h"
 
 /* SHA-256 of pieces. Zero is a valid, closed state. */
 struct sha {
@@ -35,8 +35,9 @@ struct text_out {
 	struct sha *sha;				 /* borrowed; NULL: none */
 	bool (*put)(void *arg, const void *p, size_t n); /* NULL: none */
 	void *arg;
-	bool raw;   /* J8 */
-	bool ended; /* the receiver wants no more */
+	const atomic_bool *cancel; /* borrowed; NULL: none. Looked at every TEXT_ROOM bytes */
+	bool raw;		   /* J8 */
+	bool ended; /* the receiver wants no more, or it was cancelled: writers may stop, and do */
 	/* private */
 	uint64_t n_flushed;
 	size_t n;
@@ -49,6 +50,7 @@ static inline void text_init(struct text_out *o, struct sha *sha, bool raw)
 	o->sha = sha;
 	o->put = NULL;
 	o->arg = NULL;
+	o->cancel = NULL;
 	o->raw = raw;
 	o->ended = false;
 	o->n_flushed = o->n = 0;
@@ -60,7 +62,7 @@ static inline uint64_t text_bytes(const struct text_out *o)
 {
 	return o->n_flushed + o->n;
 }
-/* Flushes; false when the receiver ended it. */
+/* Flushes; false when the receiver or a cancel ended it. */
 bool text_end(struct text_out *o);
 
 static inline char *text_room(struct text_out *o, size_t n)

@@ -170,6 +170,7 @@ struct dp_state {
 struct choosing {
 	const struct place *p;
 	struct reject *why;
+	struct plan_room room;
 	struct box_work work;
 	struct box_join join;
 	struct cands k;
@@ -192,7 +193,7 @@ static struct dp_state *dp_of(struct choosing *c, uint64_t dp)
 }
 
 /* Bound fragments of a tensor, as candidates sorted by (dp, owner, box). */
-static void fill(struct choosing *c, uint32_t t)
+static bool fill(struct choosing *c, uint32_t t)
 {
 	const struct place *p = c->p;
 	uint32_t n = 0;
@@ -200,7 +201,7 @@ static void fill(struct choosing *c, uint32_t t)
 		if (c->bound[p->frags[p->by_tensor[i]].part])
 			c->list[n++] = p->by_tensor[i];
 	cands_fill(&c->k, p, t, c->list, n);
-	cands_sort(&c->k, true);
+	return cands_sort(&c->k, true, &c->room);
 }
 
 /* Some participants are not bound, so replicas may be there in part: the boxes are really laid
@@ -264,7 +265,8 @@ static bool look(struct choosing *c)
 				"DP-owned tensor snapshots are not supported");
 	}
 	for (uint32_t t = 0; t < c->p->n_tensors; t++) {
-		fill(c, t);
+		if (!fill(c, t))
+			return false;
 		if (!box_work_take(&c->work, 16ull + c->k.n))
 			return plan_work_fail(&c->work, c->why);
 		for (uint32_t i = 0, e; i < c->k.n; i = e) {
@@ -310,7 +312,7 @@ struct put {
 static bool put_one(struct choosing *c, struct put *w, uint32_t frag)
 {
 	const struct frag *f = &c->p->frags[frag];
-	if (!plan_grow(&w->u->items, &w->cap, w->u->n_items, sizeof(*w->u->items), c->why))
+	if (!plan_grow(&w->u->items, &w->cap, w->u->n_items, sizeof(*w->u->items), &c->room))
 		return false;
 	struct upload_item *it = &w->u->items[w->u->n_items++];
 	it->frag = frag;
@@ -323,7 +325,8 @@ static bool put_tensor(struct choosing *c, struct put *w, uint32_t t, uint64_t d
 {
 	struct cands *k = &c->k;
 	uint32_t i = 0;
-	fill(c, t);
+	if (!fill(c, t))
+		return false;
 	while (i < k->n && k->c[i].rank->c[AX_DP] != dp)
 		i++;
 	for (uint32_t e = i; e < k->n && cands_same(k, i, e, true); e++)
@@ -342,7 +345,7 @@ static bool put_all(struct choosing *c, struct upload *u)
 	else
 		plan_no_memory(c->why);
 	for (uint32_t t = 0; ok && t < c->p->n_tensors; t++)
-		ok = put_tensor(c, &w, t, u->dp);
+		ok = put_tensor(c, &w, t, u->dp) && plan_go(&c->room, t);
 	sha_fini(&w.sha);
 	free(w.o);
 	return ok;
@@ -404,6 +407,7 @@ enum err upload_plan(const struct place *p, const struct upload_bound *bound, ui
 	*why = (struct reject){ 0 };
 	if (!u)
 		return ERR_NO_MEMORY;
+	c.room = (struct plan_room){ why, cancel, PLAN_MEMORY };
 	c.work = (struct box_work){ .left = work, .look = work, .cancel = cancel };
 	bool ok = begin(&c, bound, n) && choose(&c, u);
 	end(&c);
