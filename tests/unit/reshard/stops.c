@@ -123,8 +123,8 @@ static void write_place(const struct place *p, struct buf *out)
 
 struct pair {
 	struct buf source, target;
-	atomic_bool cancel;
-	_Atomic int step; /* where it is, for the report */
+	atomic_bool cancel, stays;
+	_Atomic int step; /* where it is, for the report; 5: at its end */
 	uint64_t end_ns;
 	struct reject why;
 	enum err err;
@@ -166,6 +166,12 @@ static bool plan_whole(struct pair *w, struct place **s, struct place **t, struc
 	return whole;
 }
 
+static void sleep_ns(uint64_t ns)
+{
+	struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+	nanosleep(&t, NULL);
+}
+
 static void *run(void *arg)
 {
 	struct pair *w = arg;
@@ -176,15 +182,12 @@ static void *run(void *arg)
 	place_free(s);
 	place_free(t);
 	w->end_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+	w->step = 5;
 	if (!whole && !w->err)
 		w->err = ERR_CANCELLED;
+	while (w->stays)
+		sleep_ns(100000);
 	return NULL;
-}
-
-static void sleep_ns(uint64_t ns)
-{
-	struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
-	nanosleep(&t, NULL);
 }
 
 /* Cancels when the planner has used cpu_at of its processor's time; how much more it used after. */
@@ -195,13 +198,17 @@ static uint64_t cancel_at(struct pair *w, uint64_t cpu_at, int *step)
 	w->cancel = false;
 	w->why = (struct reject){ 0 };
 	w->err = ERR_NONE;
+	w->step = 0;
+	w->stays = true;
 	pthread_create(&th, NULL, run, w);
 	pthread_getcpuclockid(th, &clock);
 	uint64_t now = cpu_ns(clock);
-	for (; now < cpu_at; now = cpu_ns(clock))
+	/* it waits after its end: the clock of a thread that is gone says nothing */
+	for (; now < cpu_at && w->step != 5; now = cpu_ns(clock))
 		sleep_ns(MIN_OF(cpu_at - now, 2000000));
 	*step = w->step;
 	atomic_store(&w->cancel, true);
+	w->stays = false;
 	pthread_join(th, NULL);
 	return w->end_ns > now ? w->end_ns - now : 0;
 }
