@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The holder's part of the store protocol (spec/store.md Terms and puts, V1 V2 V3 V5 V9 V10), over a
- * pool's directory (pool.h): adopt, commit, publish, retire, free, fence, inventory. Synchronous and
+ * pool's directory (mempool.h): adopt, commit, publish, retire, free, fence, inventory. Synchronous and
  * pure but for stores into the pool: flows bring messages, this decides. The model checker runs
  * exactly this code over a pool in plain memory.
  *
@@ -16,12 +16,12 @@
 #pragma once
 
 #include "store/object.h"
-#include "store/pool.h"
+#include "store/mempool.h"
 
 struct hold;
 
 struct hold_opts {
-	struct pool *pool; /* borrowed for life */
+	struct mempool *pool; /* borrowed for life */
 	uint32_t ring;	 /* revoked versions kept in the control page; 0: 1,024 (tests: less) */
 	uint32_t closed; /* versions closed by COMMIT that are kept; 0: 65,536 */
 	/* The writer of that range can no longer write: it may be given out. Called by hold_sweep. */
@@ -34,8 +34,9 @@ struct hold_under {
 	uint64_t term, adoption, pool_epoch;
 };
 
-/* out: owned, hold_close(). ERR_NO_MEMORY. A start fences the last run's writers (L2): each
- * shard's pool_epoch is raised before this returns. */
+/* out: owned, hold_close(). A start fences the last run's writers (L2): each shard's pool_epoch is
+ * raised before this returns. ERR_NO_MEMORY; ERR_IO, ERR_NO_SPACE of the superblock. Blocks for one
+ * sync. */
 enum err hold_new(const struct hold_opts *o, struct hold **out) MUST_CHECK;
 void hold_close(struct hold *h);
 
@@ -76,7 +77,7 @@ struct hold_slot {
 enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
 		     struct hold_slot *out, struct why *why) MUST_CHECK;
 /* The master says this version is open. */
-void hold_confirm(struct hold *h, uint64_t version);
+void hold_confirm(struct hold *h, uint32_t shard, uint64_t version);
 /* The answer to PUBLISH came, or MARK: sets the published mark (V6). ERR_NOT_FOUND: the slot holds
  * another generation or version now, or is not COMMITTED; nothing has changed. */
 enum err hold_published(struct hold *h, uint32_t slot, uint64_t generation, uint64_t version);
@@ -119,6 +120,27 @@ void hold_scan(struct hold *h, uint32_t shard, uint64_t *cursor,
 void hold_writing(struct hold *h, uint32_t shard,
 		  void (*fn)(void *arg, uint64_t version, const struct extent *ext, size_t n),
 		  void *arg);
+
+/*
+ * Payload of slots that this start re-adopted, verified in the background and before a first read:
+ * hold_verify_next -> mempool_sum on a worker -> hold_verified.
+ */
+struct hold_verify { /* by value: the slot may change meanwhile */
+	uint32_t slot;
+	uint64_t generation, version, size, sum;
+	struct extent extents[OBJ_EXTENTS_MAX];
+	size_t n_extents;
+};
+/* Still to be verified? */
+bool hold_unverified(const struct hold *h, uint32_t slot);
+uint32_t hold_n_unverified(const struct hold *h);
+/* That slot's work; false: nothing to do. */
+bool hold_verify_slot(const struct hold *h, uint32_t slot, struct hold_verify *out);
+/* The next one from *cursor (0: the start); false: none from there on. */
+bool hold_verify_next(const struct hold *h, uint64_t *cursor, struct hold_verify *out);
+/* The sum that its bytes have. ERR_CORRUPT: they fail; the slot is RETIRED(CORRUPT) now: REPORT it.
+ * ERR_NONE also when the slot holds something else by now. */
+enum err hold_verified(struct hold *h, const struct hold_verify *v, uint64_t sum) MUST_CHECK;
 
 /* For the checker. */
 void hold_fold(const struct hold *h, struct fold *f);

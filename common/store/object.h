@@ -52,6 +52,8 @@ enum retire_reason {
 /* Bytes that an object of this size takes in its extents: payload, and above 1 MiB the vector of
  * block sums behind it (T4). */
 uint64_t obj_stored_bytes(uint64_t size);
+/* Where the vector begins in those bytes: size, up to a multiple of 8. Only above 1 MiB. */
+uint64_t obj_vector_at(uint64_t size);
 /* Blocks whose sums are kept; 0 up to 1 MiB. */
 uint64_t obj_blocks(uint64_t size);
 

@@ -52,15 +52,21 @@ void lane_end(struct pool_lane *l);
 /* Descriptors and sizes as the agent's socket gave them (shmsock.h). */
 struct shmpool_fds {
 	uint8_t pool[16];
-	uint32_t n_segments, n_slots, n_lanes;
+	uint32_t n_segments, n_slots, n_lanes, n_shards, id; /* id: of the session */
 	int ctl, gen, session; /* session: the flock'ed hazard file */
 	int data[64];
 	uint64_t bytes[64];
 };
 /* Takes the descriptors, also on an error. ERR_NO_MEMORY, ERR_INVALID_PARAMS, ERR_CORRUPT (why). */
 enum err shmpool_map(struct shmpool_fds *fds, struct shmpool **out, struct why *why) MUST_CHECK;
-/* Unmaps, then lets go of the lock. No lane may be in use. */
+/* Unmaps, then lets go of the lock. No lane may be in use (asserted). NULL is fine. */
 void shmpool_close(struct shmpool *p);
+/* As the death of its process would: lanes stay as they are. For simulations. */
+void shmpool_died(struct shmpool *p);
+/* The pool's id, 16 bytes. */
+const uint8_t *shmpool_id(const struct shmpool *p);
+/* Were the data files given to be written? */
+bool shmpool_writable(const struct shmpool *p);
 
 const struct pool_ctl *shmpool_ctl(const struct shmpool *p);
 /* A free lane for this thread's copy; NULL: all in use. */
