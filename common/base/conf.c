@@ -15,21 +15,32 @@ void conf_full_name(const char *service, const char *row_name, char out[CONF_NAM
 	(void)n;
 }
 
-struct conf_item *conf_find(const struct conf *c, const char *full_name)
+struct conf_item *conf_find(const struct conf *c, const char *full_name, enum conf_rank *rank)
 {
+	*rank = CONF_SHARED;
 	for (size_t i = 0; i < c->n; i++)
 		if (strcmp(c->items[i].name, full_name) == 0)
 			return &c->items[i];
+	*rank = CONF_OWN_NAME;
+	for (size_t i = 0; i < c->n; i++)
+		if (c->items[i].own_name[0] && strcmp(c->items[i].own_name, full_name) == 0)
+			return &c->items[i];
 	return NULL;
+}
+
+const char *conf_name_of(const struct conf_item *it, enum conf_rank rank)
+{
+	return rank == CONF_OWN_NAME ? it->own_name : it->name;
 }
 
 /* Name as in a row or in full; one that is not there is our own mistake. */
 static struct conf_item *must_find(const struct conf *c, const char *name)
 {
 	char full[CONF_NAME_MAX];
+	enum conf_rank rank;
 	conf_full_name(c->schema->service, name, full);
-	struct conf_item *it = conf_find(c, full);
-	assert(it);
+	struct conf_item *it = conf_find(c, full, &rank);
+	assert(it && rank == CONF_SHARED);
 	return it;
 }
 
@@ -45,10 +56,17 @@ void conf_quote(const struct conf_row *r, const char *text, char *out, size_t ca
 	snprintf(out + n, cap - n, "%s", text[n] ? "..." : "");
 }
 
-enum err conf_store(struct conf_item *it, struct conf_value v, enum conf_origin kind,
-		    const char *origin)
+/* I5, then I1. */
+static bool weaker(const struct conf_item *it, enum conf_rank rank, enum conf_origin kind)
 {
-	if (kind < it->kind) { /* I1 */
+	bool own = rank != CONF_SHARED, was_own = it->rank != CONF_SHARED;
+	return own != was_own ? was_own : kind < it->kind;
+}
+
+enum err conf_store(struct conf_item *it, struct conf_value v, enum conf_rank rank,
+		    enum conf_origin kind, const char *origin)
+{
+	if (weaker(it, rank, kind)) {
 		conf_value_free(it->row, &v);
 		return ERR_NONE;
 	}
@@ -61,6 +79,7 @@ enum err conf_store(struct conf_item *it, struct conf_value v, enum conf_origin 
 	free(it->origin);
 	it->value = v;
 	it->kind = kind;
+	it->rank = rank;
 	it->origin = copy;
 	conf_value_put(it->row, &it->value, it->at);
 	return ERR_NONE;
@@ -83,8 +102,9 @@ static const char *remedy(enum conf_origin kind)
 }
 
 /* "NAME = VALUE (ORIGIN): PROBLEM; allowed RANGE; REMEDY" */
-static enum err refuse(const struct conf_item *it, struct conf_bad bad, const char *text,
-		       enum conf_origin kind, const char *origin, struct why *w)
+static enum err refuse(const struct conf_item *it, const char *name, struct conf_bad bad,
+		       const char *text, enum conf_origin kind, const char *origin,
+		       struct why *w)
 {
 	char value[80];
 	conf_quote(it->row, text, value, sizeof(value));
@@ -92,21 +112,21 @@ static enum err refuse(const struct conf_item *it, struct conf_bad bad, const ch
 	conf_range_print(it->row, &range);
 	if (range.n == 0)
 		buf_printf(&range, "%s", conf_type_text(it->row->type));
-	why_set(w, bad.err, "%s = %s (%s): %s; allowed %.*s; %s", it->name, value, origin,
+	why_set(w, bad.err, "%s = %s (%s): %s; allowed %.*s; %s", name, value, origin,
 		bad.problem, (int)MIN_OF(range.n, (size_t)100), (const char *)range.p,
 		remedy(kind));
 	buf_fini(&range);
 	return bad.err;
 }
 
-enum err conf_assign(struct conf_item *it, const char *text, enum conf_origin kind,
-		     const char *origin, struct why *w)
+enum err conf_assign(struct conf_item *it, const char *text, enum conf_rank rank,
+		     enum conf_origin kind, const char *origin, struct why *w)
 {
 	struct conf_value v;
 	struct conf_bad bad = conf_value_parse(it->row, text, &v);
 	if (bad.problem)
-		return refuse(it, bad, text, kind, origin, w);
-	enum err e = conf_store(it, v, kind, origin);
+		return refuse(it, conf_name_of(it, rank), bad, text, kind, origin, w);
+	enum err e = conf_store(it, v, rank, kind, origin);
 	return e ? why_set(w, e, "%s: no memory left", it->name) : e;
 }
 
@@ -119,20 +139,25 @@ static bool own_section(const struct conf *c, const char *section, size_t n)
 	return n == strlen(c->schema->service) && memcmp(c->schema->service, section, n) == 0;
 }
 
-bool conf_elsewhere(const struct conf *c, const char *full_name)
+bool conf_section_known(const char *section, size_t n)
 {
 	static const char *const sections[] = {
 #define SECTION(name) #name,
 		CONF_SECTIONS(SECTION)
 #undef SECTION
 	};
+	for (size_t i = 0; i < ARRAY_LEN(sections); i++)
+		if (strlen(sections[i]) == n && memcmp(sections[i], section, n) == 0)
+			return true;
+	return false;
+}
+
+bool conf_elsewhere(const struct conf *c, const char *full_name)
+{
 	size_t n = strcspn(full_name, ".");
 	if (full_name[n] != '.' || full_name[n + 1] == '\0')
 		return false;
-	for (size_t i = 0; i < ARRAY_LEN(sections); i++)
-		if (strlen(sections[i]) == n && memcmp(sections[i], full_name, n) == 0)
-			return !own_section(c, full_name, n);
-	return false;
+	return conf_section_known(full_name, n) && !own_section(c, full_name, n);
 }
 
 enum err conf_left_see(struct conf *c, const char *name, const char *origin)
@@ -173,12 +198,26 @@ void conf_flag_name(const struct conf *c, const char *full_name, char out[CONF_N
 			out[i] = '-';
 }
 
-static enum err init_item(struct conf_item *it, const char *service, const struct conf_row *row,
-			  void *at)
+/* I5: the name in this service's section of a setting that has none of a section's. */
+static void init_own_name(struct conf_item *it, const struct conf_schema *s)
+{
+	const char *section = s->section ? s->section : s->service;
+	size_t n = strlen(section);
+	if (!conf_section_known(section, n) || it->row->name[0] == '.' ||
+	    (strncmp(it->name, section, n) == 0 && it->name[n] == '.'))
+		return;
+	int len = snprintf(it->own_name, sizeof(it->own_name), "%s.%s", section, it->name);
+	assert(len < CONF_NAME_MAX);
+	(void)len;
+}
+
+static enum err init_item(struct conf_item *it, const struct conf_schema *s,
+			  const struct conf_row *row, void *at)
 {
 	it->row = row;
 	it->at = at;
-	conf_full_name(service, row->name, it->name);
+	conf_full_name(s->service, row->name, it->name);
+	init_own_name(it, s);
 	if (row->def[0] == '\0') { /* the zero of the type, which may lie outside lo..hi */
 		if (row->type == CONF_str || row->type == CONF_path)
 			it->value.text = strdup("");
@@ -201,8 +240,7 @@ static enum err init_items(struct conf *c, void *at)
 		const struct conf_part *part = &c->schema->parts[p];
 		for (size_t i = 0; i < part->n; i++, n++) {
 			void *field = (char *)at + part->base + part->rows[i].offset;
-			enum err e = init_item(&c->items[n], c->schema->service, &part->rows[i],
-					       field);
+			enum err e = init_item(&c->items[n], c->schema, &part->rows[i], field);
 			if (e)
 				return e;
 		}
@@ -311,8 +349,8 @@ enum err conf_fail(struct conf *c, struct why *w, const char *name, const char *
 	va_end(ap);
 	AUTO_FREE char *shown = value_text(it);
 	conf_quote(it->row, shown ? shown : "", value, sizeof(value));
-	return why_set(w, ERR_INVALID_PARAMS, "%s = %s (%s): %s", it->name, value,
-		       origin_text(it), text);
+	return why_set(w, ERR_INVALID_PARAMS, "%s = %s (%s): %s", conf_name_of(it, it->rank),
+		       value, origin_text(it), text);
 }
 
 size_t conf_count(const struct conf *c)
@@ -332,7 +370,8 @@ void conf_show(struct conf *c, size_t i, struct conf_shown *out)
 	c->shown_value = value_text(it);
 	c->shown_range = (char *)range.p;
 	*out = (struct conf_shown){
-		.name = it->name,
+		.name = conf_name_of(it, it->rank),
+		.own = it->own_name,
 		.value = c->shown_value ? c->shown_value : "?",
 		.origin = origin_text(it),
 		.range = c->shown_range ? c->shown_range : "",

@@ -39,6 +39,9 @@
  *     unset, or is clamped. If it names what to use (CONF_NAMES_USE) the notice is a CONF_PROBLEM:
  *     that part of the service fails with ERR_INVALID_PARAMS and /readyz says so.
  * I4: a secret's value is in no text this file makes.
+ * I5: a setting whose name has no section of a service (beat_ms, http.bind) may also be given for
+ *     this service alone: master.beat_ms, or a flag to its own process. That is a second setting
+ *     with I1's order of its own; where it is given, from wherever, it wins over the shared one.
  *
  * Thread: built before the loop starts; read-only after.
  */
@@ -142,6 +145,8 @@ struct conf_schema {
 	size_t n_parts;
 	/* Optional: rules over several settings, after all is set; fails through conf_fail(). */
 	enum err (*check)(struct conf *c, const void *at, struct why *w);
+	const char *
+		section; /* of I5; NULL: service. Not in CONF_SECTIONS: there are no such names */
 };
 
 /* `at` is the service's struct, caller's memory; its texts and lists live until conf_free. Every
@@ -171,7 +176,8 @@ enum conf_origin { CONF_DEFAULT, CONF_FOREIGN, CONF_FILE, CONF_ENV, CONF_FLAG };
 
 /* One setting as `pomelo config` shows it; borrowed until conf_free or the next conf_show. */
 struct conf_shown {
-	const char *name;   /* "master.beat_ms" */
+	const char *name;   /* "master.beat_ms": the one that the value was given by (I5) */
+	const char *own;    /* of a shared setting: its name for this service alone; else "" */
 	const char *value;  /* canonical text; "(set, not shown)" or "" for a secret */
 	const char *origin; /* "default", "pomelo.conf:12", "env POMELO_X", "flag --set" */
 	const char *range;  /* "50..60000", "sp nng", "" */
@@ -182,7 +188,7 @@ struct conf_shown {
 
 size_t conf_count(const struct conf *c);
 void conf_show(struct conf *c, size_t i, struct conf_shown *out);
-/* Where a setting comes from; name as in the row or in full. Asserts that there is one. */
+/* Where a setting comes from; name as in the row or in full, not I5's. Asserts that there is one. */
 enum conf_origin conf_origin(const struct conf *c, const char *name);
 /* All of them as an aligned table: name, value, origin, doc. */
 void conf_print(struct conf *c, struct buf *out);

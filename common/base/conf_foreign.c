@@ -177,7 +177,7 @@ static enum err take_theirs(struct conf *c, struct conf_alias *a)
 		return ERR_NONE;
 	snprintf(origin, sizeof(origin), "%s %s%s", a->f->name[0] == '-' ? "flag" : "env",
 		 a->f->name, clamped ? " (clamped)" : "");
-	return conf_store(it, v, CONF_FOREIGN, origin);
+	return conf_store(it, v, CONF_SHARED, CONF_FOREIGN, origin);
 }
 
 /* An earlier alias of the same setting that is present wins, even when it is empty. */

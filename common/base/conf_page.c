@@ -33,18 +33,8 @@ static enum err check_row(const struct conf_row *r, const char *full, struct why
 
 static bool known_section(const char *full)
 {
-	static const char *const sections[] = {
-#define SECTION(name) #name,
-		CONF_SECTIONS(SECTION)
-#undef SECTION
-	};
 	size_t n = strcspn(full, ".");
-	if (full[n] == '\0')
-		return true; /* "data", "host_id" */
-	for (size_t i = 0; i < ARRAY_LEN(sections); i++)
-		if (strlen(sections[i]) == n && memcmp(sections[i], full, n) == 0)
-			return true;
-	return false;
+	return full[n] == '\0' || conf_section_known(full, n); /* without: "data", "host_id" */
 }
 
 /* Bounds of the type's kind, where they have to be numbers. */
@@ -92,6 +82,21 @@ static enum err check_foreign(const struct conf *c, const struct conf_alias *a, 
 	return ERR_NONE;
 }
 
+/* A name of I5 may be a row's, which then goes first (client.masters); else it is to differ. */
+static enum err check_own_name(const struct conf *c, const struct conf_item *it, struct why *w)
+{
+	char env[CONF_NAME_MAX + 8], other[CONF_NAME_MAX + 8];
+	conf_env_name(it->own_name, env);
+	for (size_t i = 0; it->own_name[0] && i < c->n; i++) {
+		const char *name = c->items[i].name;
+		conf_env_name(name, other);
+		if (strcmp(env, other) == 0 && strcmp(it->own_name, name) != 0)
+			return why_set(w, ERR_INTERNAL, "%s and %s: both are %s", name,
+				       it->own_name, env);
+	}
+	return ERR_NONE;
+}
+
 /* Two settings may differ and still meet in the environment or on the command line. */
 static enum err check_names(const struct conf *c, const struct conf_item *it, struct why *w)
 {
@@ -118,6 +123,8 @@ static enum err check_all(const struct conf *c, struct why *w)
 {
 	for (size_t i = 0; i < c->n; i++) {
 		enum err e = check_names(c, &c->items[i], w);
+		if (!e)
+			e = check_own_name(c, &c->items[i], w);
 		if (e)
 			return e;
 	}
@@ -328,7 +335,11 @@ static const char head[] =
 	"itself `--name VALUE`: its own section left out, `-` for `.` and `_`), by the environment,\n"
 	"by a line `NAME = VALUE` of `pomelo.conf`, by a foreign name of the last table, or it keeps\n"
 	"its default. `pomelo config` prints each value in effect and where it comes from. A name\n"
-	"that does not exist or a value out of its range stops the start; a foreign name never does.\n";
+	"that does not exist or a value out of its range stops the start; a foreign name never does.\n\n"
+	"A setting that all share (`beat_ms`, `masters`, `log.level`) may be given for one of them, as\n"
+	"`SERVICE.NAME` (`master.beat_ms`, `POMELO_MASTER_BEAT_MS`; `client.NAME` for the library) or\n"
+	"by a flag to its process. For that one it wins over the shared setting, wherever the two are\n"
+	"given; the others pass it by.\n";
 
 static const char table_head[] = "\n| name | environment | default | value | meaning |\n"
 				 "|---|---|---|---|---|\n";

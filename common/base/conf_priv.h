@@ -34,14 +34,23 @@ struct conf_bad {
 	bool low;
 };
 
+/* By which name a shared setting was given: I5 of conf.h. */
+enum conf_rank {
+	CONF_SHARED,   /* beat_ms; and every setting of a section */
+	CONF_OWN_FLAG, /* --beat-ms, to this very process */
+	CONF_OWN_NAME, /* master.beat_ms */
+};
+
 struct conf_item {
 	const struct conf_row *row;
 	void *at; /* its member of the service's struct */
-	char name[CONF_NAME_MAX];
+	char name[CONF_NAME_MAX],
+		own_name[CONF_NAME_MAX]; /* own: "" for a setting of a section */
 	enum conf_origin kind;
+	enum conf_rank rank;
 	char *origin;		 /* owned; NULL is "default" */
 	struct conf_value value; /* what `at` holds */
-	unsigned line;		 /* of the file that is being read; 0 */
+	unsigned line, own_line; /* of the file that is being read, by name; 0 */
 };
 
 struct conf_alias {
@@ -71,13 +80,18 @@ struct conf {
 
 /* Full name of a row: ".x" -> "service.x". */
 void conf_full_name(const char *service, const char *row_name, char out[CONF_NAME_MAX]);
-struct conf_item *conf_find(const struct conf *c, const char *full_name);
-/* Takes v (on success and on failure). A lower origin than the present one is dropped. */
-enum err conf_store(struct conf_item *it, struct conf_value v, enum conf_origin kind,
-		    const char *origin) MUST_CHECK;
+/* Is it one of CONF_SECTIONS? */
+bool conf_section_known(const char *section, size_t n);
+/* By its name or, for a shared setting, by its own name here; rank tells. */
+struct conf_item *conf_find(const struct conf *c, const char *full_name, enum conf_rank *rank);
+/* The name that it was given by. */
+const char *conf_name_of(const struct conf_item *it, enum conf_rank rank);
+/* Takes v (on success and on failure). What is weaker than the present one is dropped (I1, I5). */
+enum err conf_store(struct conf_item *it, struct conf_value v, enum conf_rank rank,
+		    enum conf_origin kind, const char *origin) MUST_CHECK;
 /* A strict value: parses and stores, or one line in w. */
-enum err conf_assign(struct conf_item *it, const char *text, enum conf_origin kind,
-		     const char *origin, struct why *w) MUST_CHECK;
+enum err conf_assign(struct conf_item *it, const char *text, enum conf_rank rank,
+		     enum conf_origin kind, const char *origin, struct why *w) MUST_CHECK;
 /* Is a name that no row has another service's (I2)? name is full, with dots. */
 bool conf_elsewhere(const struct conf *c, const char *full_name);
 /* Remembers such a name. */

@@ -14,30 +14,40 @@ enum name_kind { NAME_PLAIN, NAME_ENV, NAME_FLAG };
 
 typedef char name_text[CONF_NAME_MAX + 8];
 
-static void write_name(const struct conf *c, const struct conf_item *it, enum name_kind kind,
-		       name_text out)
+/* A name of it; false when it has none of that rank. */
+static bool write_name(const struct conf *c, const struct conf_item *it, enum conf_rank rank,
+		       enum name_kind kind, name_text out)
 {
+	const char *name = conf_name_of(it, rank);
+	if (!name[0])
+		return false;
 	switch (kind) {
 	case NAME_PLAIN:
-		snprintf(out, sizeof(name_text), "%s", it->name);
+		snprintf(out, sizeof(name_text), "%s", name);
 		break;
 	case NAME_ENV:
-		conf_env_name(it->name, out);
+		conf_env_name(name, out);
 		break;
 	case NAME_FLAG:
-		conf_flag_name(c, it->name, out);
+		conf_flag_name(c, name, out);
 		break;
 	}
+	return true;
 }
 
-static struct conf_item *find_as(const struct conf *c, const char *name, enum name_kind kind)
+static const enum conf_rank ranks[] = { CONF_SHARED, CONF_OWN_NAME };
+
+static struct conf_item *find_as(const struct conf *c, const char *name, enum name_kind kind,
+				 enum conf_rank *rank)
 {
 	name_text at;
-	for (size_t i = 0; i < c->n; i++) {
-		write_name(c, &c->items[i], kind, at);
-		if (strcmp(at, name) == 0)
-			return &c->items[i];
-	}
+	for (size_t r = 0; r < ARRAY_LEN(ranks); r++)
+		for (size_t i = 0; i < c->n; i++) {
+			*rank = ranks[r];
+			if (write_name(c, &c->items[i], *rank, kind, at) &&
+			    strcmp(at, name) == 0)
+				return &c->items[i];
+		}
 	return NULL;
 }
 
@@ -45,14 +55,17 @@ static struct conf_item *find_as(const struct conf *c, const char *name, enum na
 static bool suggest(const struct conf *c, const char *name, enum name_kind kind, name_text out)
 {
 	const char *best = NULL;
-	name_text *texts = calloc(c->n + 1, sizeof(*texts));
-	const char **names = calloc(c->n + 1, sizeof(*names));
-	for (size_t i = 0; texts && names && i < c->n; i++) {
-		write_name(c, &c->items[i], kind, texts[i]);
-		names[i] = texts[i];
-	}
+	size_t room = c->n * ARRAY_LEN(ranks) + 1, n = 0;
+	name_text *texts = calloc(room, sizeof(*texts));
+	const char **names = calloc(room, sizeof(*names));
+	for (size_t r = 0; texts && names && r < ARRAY_LEN(ranks); r++)
+		for (size_t i = 0; i < c->n; i++)
+			if (write_name(c, &c->items[i], ranks[r], kind, texts[n])) {
+				names[n] = texts[n];
+				n++;
+			}
 	if (texts && names)
-		best = conf_nearest(name, names, c->n);
+		best = conf_nearest(name, names, n);
 	if (best)
 		snprintf(out, sizeof(name_text), "%s", best);
 	free(names);
@@ -102,9 +115,10 @@ static bool cut_assignment(char *text, char **name, char **value)
 static enum err assign_named(struct conf *c, const char *name, const char *value,
 			     enum conf_origin kind, const char *origin, struct why *w)
 {
-	struct conf_item *it = conf_find(c, name);
+	enum conf_rank rank;
+	struct conf_item *it = conf_find(c, name, &rank);
 	if (it)
-		return conf_assign(it, value, kind, origin, w);
+		return conf_assign(it, value, rank, kind, origin, w);
 	if (conf_elsewhere(c, name)) {
 		enum err e = conf_left_see(c, name, origin);
 		return e ? why_set(w, e, "%s: no memory left", name) : e;
@@ -150,7 +164,8 @@ static enum err assign_flag(struct conf_item *it, const char *value, const char 
 		snprintf(full, sizeof(full), "%s/%s", cwd, value);
 		value = full;
 	}
-	return conf_assign(it, value, CONF_FLAG, origin, w);
+	enum conf_rank rank = it->own_name[0] ? CONF_OWN_FLAG : CONF_SHARED;
+	return conf_assign(it, value, rank, CONF_FLAG, origin, w);
 }
 
 /* One flag with its value cut off (value NULL: none was joined with =). used counts arguments. */
@@ -160,7 +175,8 @@ static enum err take_flag(struct conf *c, const char *flag, const char *value, c
 	char origin[CONF_NAME_MAX + 16];
 	snprintf(origin, sizeof(origin), "flag %s", flag);
 	struct conf_alias *a = conf_alias_find(c, flag);
-	struct conf_item *it = a ? a->item : find_as(c, flag, NAME_FLAG);
+	enum conf_rank rank;
+	struct conf_item *it = a ? a->item : find_as(c, flag, NAME_FLAG, &rank);
 	bool is_set = strcmp(flag, "--set") == 0;
 	if (!it && !a && !is_set)
 		return unknown(c, flag, NAME_FLAG, "command line", w);
@@ -246,9 +262,10 @@ static enum err take_env(struct conf *c, const char *name, const char *value, st
 	if (strncmp(name, "POMELO_", 7) != 0)
 		return ERR_NONE;
 	snprintf(origin, sizeof(origin), "env %s", name);
-	struct conf_item *it = find_as(c, name, NAME_ENV);
+	enum conf_rank rank;
+	struct conf_item *it = find_as(c, name, NAME_ENV, &rank);
 	if (it)
-		return conf_assign(it, value, CONF_ENV, origin, w);
+		return conf_assign(it, value, rank, CONF_ENV, origin, w);
 	if (env_reserved(name))
 		return ERR_NONE;
 	if (env_elsewhere(c, name))
@@ -330,13 +347,15 @@ static enum err take_line(struct lines *l, char *text)
 		trim_value(value);
 	if (problem)
 		return bad_line(l, problem);
-	struct conf_item *it = conf_find(l->c, name);
-	if (it && it->line)
+	enum conf_rank rank;
+	struct conf_item *it = conf_find(l->c, name, &rank);
+	unsigned *line = !it ? NULL : rank == CONF_OWN_NAME ? &it->own_line : &it->line;
+	if (line && *line)
 		return why_set(l->w, ERR_INVALID_PARAMS,
 			       "%s (%s): set already in line %u; keep one of the two", name,
-			       l->origin, it->line);
-	if (it)
-		it->line = l->line;
+			       l->origin, *line);
+	if (line)
+		*line = l->line;
 	return assign_named(l->c, name, value, CONF_FILE, l->origin, l->w);
 }
 
@@ -371,7 +390,7 @@ enum err conf_parse(struct conf *c, struct bytes text, const char *name, struct 
 	if (!copy)
 		return why_set(w, ERR_NO_MEMORY, "%s: no memory left", name);
 	for (size_t i = 0; i < c->n; i++)
-		c->items[i].line = 0;
+		c->items[i].line = c->items[i].own_line = 0;
 	while (text.n > 0 && !e) {
 		const uint8_t *end = memchr(text.p, '\n', text.n);
 		size_t n = end ? (size_t)(end - text.p) : text.n, used = end ? n + 1 : n;

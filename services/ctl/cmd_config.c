@@ -26,19 +26,47 @@ struct view {
 
 /* ---- which ---- */
 
-/* May this one be shown? */
-static bool wanted(const struct view *v, size_t p, const struct conf_shown *s)
+static bool exact(const struct config *k, const char *name)
 {
+	return config_repeated(k, k->n, name);
+}
+
+/* Is it a shared setting's name for one service, whether it is given or not? */
+static bool own_name(const struct config *k, const char *name)
+{
+	for (size_t p = 0; p < k->n; p++)
+		for (size_t i = 0; i < conf_count(k->parts[p].conf); i++) {
+			struct conf_shown s;
+			conf_show(k->parts[p].conf, i, &s);
+			if (strcmp(s.own, name) == 0)
+				return true;
+		}
+	return false;
+}
+
+static bool is_wanted(const struct view *v, size_t p, const struct conf_shown *s)
+{
+	if (v->name && strcmp(s->name, v->name) == 0)
+		return !config_repeated(&v->conf, p, s->name);
 	if (v->name)
-		return strcmp(s->name, v->name) == 0 && !config_repeated(&v->conf, p, s->name);
+		return strcmp(s->own, v->name) == 0 && !exact(&v->conf, v->name);
 	if (v->part)
 		return strcmp(v->conf.parts[p].name, v->part) == 0;
 	return !config_repeated(&v->conf, p, s->name);
 }
 
+/* Setting i of part p, if it is to be shown. */
+static bool wanted(const struct view *v, size_t p, size_t i, struct conf_shown *out)
+{
+	conf_show(v->conf.parts[p].conf, i, out);
+	bool is = is_wanted(v, p, out);
+	conf_show(v->conf.parts[p].conf, i, out); /* looking at others has freed its texts */
+	return is;
+}
+
 static bool has_setting(const struct config *k, const char *name)
 {
-	return config_repeated(k, k->n, name);
+	return exact(k, name) || own_name(k, name);
 }
 
 /* The name nearest to what was asked for, copied into out. */
@@ -160,10 +188,9 @@ static void put_table(const struct view *v)
 	for (size_t p = 0; p < v->conf.n; p++)
 		for (size_t i = 0; i < conf_count(v->conf.parts[p].conf); i++) {
 			struct conf_shown s;
-			conf_show(v->conf.parts[p].conf, i, &s);
-			const char *cells[] = { s.name, s.value, s.origin, s.range, s.doc };
-			if (!wanted(v, p, &s))
+			if (!wanted(v, p, i, &s))
 				continue;
+			const char *cells[] = { s.name, s.value, s.origin, s.range, s.doc };
 			if (v->name)
 				put_details(v, &s);
 			else
@@ -207,10 +234,8 @@ static void put_json(const struct view *v)
 	for (size_t p = 0; p < v->conf.n; p++)
 		for (size_t i = 0; i < conf_count(v->conf.parts[p].conf); i++) {
 			struct conf_shown s;
-			conf_show(v->conf.parts[p].conf, i, &s);
-			if (!wanted(v, p, &s))
-				continue;
-			put_setting_json(&j, &s);
+			if (wanted(v, p, i, &s))
+				put_setting_json(&j, &s);
 		}
 	json_end(&j);
 	for (int known = 1; known >= 0; known--) {

@@ -16,7 +16,8 @@ static const struct conf_part parts[] = { { .rows = rows,
 					    .n = ARRAY_LEN(rows),
 					    .foreign = foreign,
 					    .n_foreign = ARRAY_LEN(foreign) } };
-const struct conf_schema client_schema = { "libpomelo", parts, ARRAY_LEN(parts), NULL };
+const struct conf_schema client_schema = { "libpomelo", parts, ARRAY_LEN(parts), NULL,
+					   .section = "client" };
 
 static enum err read_all(struct pml *p, const struct pml_open_opts *o, struct why *why)
 {

@@ -78,9 +78,14 @@ static void refuse(const struct box *b, const struct wrong *w)
 			     service_rows[i].name);
 }
 
-/* 22 of them: by flag, environment and file; each service, the library and the supervisor. */
+/* By flag, environment and file; each service, the library and the supervisor. */
 static const struct wrong wrong_settings[] = {
 	{ "up --set beat_ms=5", NULL, { "beat_ms", "= 5 ", "20..60000 ms", "correct" } },
+	{ "up --set master.beat_ms=5", NULL, { "master.beat_ms", "= 5 ", "20..60000 ms" } },
+	{ "POMELO_CLIENT_SPIN_US=1001 up", NULL, { "client.spin_us", "1001", "0..1000" } },
+	{ "up",
+	  "agent.suspect_ms = 100\n",
+	  { "agent.suspect_ms", "pomelo.conf:1", "two beats" } },
 	{ "up --set beat_ms=0.5", NULL, { "beat_ms", "0.5", "20..60000 ms", "whole number" } },
 	{ "up --set master.workers=0", NULL, { "master.workers", "= 0 ", "1..64" } },
 	{ "up --set agent.workers=65", NULL, { "agent.workers", "65", "1..64" } },
@@ -103,7 +108,7 @@ static const struct wrong wrong_settings[] = {
 	{ "up --set up.grace_ms=99", NULL, { "up.grace_ms", "99", "100..600000 ms" } },
 	{ "up --set master.beats=1",
 	  NULL,
-	  { "master.beats", "no such setting", "pomelo config" } },
+	  { "master.beats", "no such setting", "did you mean master.beat_ms?" } },
 	{ "up --set s3.bucket=x", NULL, { "s3.bucket", "no such setting", "pomelo config" } },
 	{ "up --set bead_ms=500",
 	  NULL,
@@ -380,6 +385,36 @@ Test(ctl, case_086_daemons_agree, .timeout = 60)
 	cr_expect_str_eq(text_of(setting(o, "agent.pool_size"), "value"), "256MiB");
 	cr_expect_str_eq(text_of(setting(o, "agent.workers"), "value"), "5");
 	cr_expect_str_eq(text_of(setting(o, "owner.ops_max"), "value"), "77");
+	for (size_t i = 0; i < SERVICE_COUNT; i++)
+		cr_expect_geq(compare(&b, &service_rows[i], o), 15, "%s", service_rows[i].name);
+	json_decref(o);
+	unlink(box_data(&b, "pomelo.conf"));
+	box_fini(&b);
+}
+
+/* A shared setting for one service: that one alone takes it, and `config` says from where. */
+Test(ctl, shared_setting_of_one_service, .timeout = 60)
+{
+	struct box b;
+	struct box_ran r;
+	start(&b);
+	box_write(box_data(&b, "pomelo.conf"), "master.beat_ms = 150\nbeat_ms = 300\n");
+	json_t *o = config(&b, "POMELO_CLIENT_SPIN_US=7 config --json --set pg.log.level=warn");
+	cr_expect_str_eq(text_of(setting(o, "master.beat_ms"), "value"), "150");
+	cr_expect(strstr(text_of(setting(o, "master.beat_ms"), "origin"), "pomelo.conf:1"));
+	cr_expect_str_eq(text_of(setting(o, "beat_ms"), "value"), "300");
+	cr_expect_str_eq(text_of(setting(o, "client.spin_us"), "value"), "7");
+	cr_expect_str_eq(text_of(setting(o, "spin_us"), "value"), "50");
+	cr_expect_str_eq(text_of(setting(o, "pg.log.level"), "origin"), "flag --set");
+	cr_expect_null(setting(o, "agent.beat_ms"));
+	json_decref(o);
+	box_run(&b, &r, "config master.beat_ms");
+	cr_expect(strstr(r.out, "master.beat_ms = 150\n"), "%s", r.out);
+	box_run(&b, &r, "config agent.beat_ms");
+	cr_expect(strstr(r.out, "beat_ms = 300\n"), "%s %s", r.out, r.err);
+	/* the daemons are asked with these (compare) */
+	o = config(&b, "POMELO_OWNER_OPS_MAX=77 config --json --set pg.workers=4 "
+		       "--set agent.pool_size=256MiB");
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		cr_expect_geq(compare(&b, &service_rows[i], o), 15, "%s", service_rows[i].name);
 	json_decref(o);

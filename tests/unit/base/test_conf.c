@@ -297,6 +297,100 @@ Test(conf, precedence, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* ---- I5: a shared setting for one service ---- */
+
+/* Ways to give the port, strongest first. */
+static enum err give_port(struct fixture *f, unsigned way, unsigned port)
+{
+	char text[64];
+	char *env[] = { text, NULL };
+	static const char *const names[] = {
+		"master.http.port", "POMELO_MASTER_HTTP_PORT", "master.http.port",
+		"http.port",	    "POMELO_HTTP_PORT",	       "http.port",
+	};
+	snprintf(text, sizeof(text), "%s=%u", names[way], port);
+	if (way % 3 == 0)
+		return conf_set(f->c, text, &f->w);
+	return way % 3 == 1 ? conf_env(f->c, env, &f->w) : parse(f, text);
+}
+
+Test(conf, own_name_wins_wherever_it_stands, .timeout = 5)
+{
+	for (unsigned a = 0; a < 6; a++)
+		for (unsigned b = 0; b < 6; b++) {
+			struct fixture f;
+			struct conf_shown s;
+			setup(&f);
+			cr_assert_eq(give_port(&f, a, 1000 + a), ERR_NONE, "%s", f.w.text);
+			cr_assert_eq(give_port(&f, b, 1000 + b), ERR_NONE, "%s", f.w.text);
+			unsigned won = MIN_OF(a, b);
+			cr_expect_eq(f.s.shared.port, 1000 + won, "%u then %u", a, b);
+			const char *name = won < 3 ? "master.http.port" : "http.port";
+			cr_expect_not_null(shown(&f, name, &s), "%u then %u", a, b);
+			cr_expect_str_eq(s.own, "master.http.port");
+			conf_free(f.c);
+		}
+	NO_LEAKS();
+}
+
+/* A flag to the process itself is for it alone; --set of the shared name is for all. */
+Test(conf, own_flag_over_shared_names, .timeout = 5)
+{
+	struct fixture f;
+	struct conf_shown s;
+	setup(&f);
+	cr_assert_eq(flags(&f, ARGV("--http-port=7", "--set", "http.port=8")), ERR_NONE);
+	cr_assert_eq(parse(&f, "http.port = 9\nmaster.http.port = 10"), ERR_NONE);
+	cr_expect_eq(f.s.shared.port, 7);
+	cr_assert_not_null(shown(&f, "http.port", &s));
+	cr_expect_str_eq(s.origin, "flag --http-port");
+	conf_free(f.c);
+	NO_LEAKS();
+}
+
+static const struct {
+	const char *text;
+	const char *words[3];
+} bad_own[] = {
+	{ "master.http.port = 0",
+	  { "master.http.port = 0 (pomelo.conf:1)", "1..65535", "correct the line" } },
+	{ "master.host_id = a\nmaster.host_id = b",
+	  { "master.host_id", "set already in line 1" } },
+	{ "master.host_di = a", { "no such setting", "did you mean master.host_id?" } },
+	{ "master.beat = 1", { "no such setting", "did you mean master.beat_ms?" } },
+	{ "master.master.host_id = a", { "no such setting" } },
+	{ "master.master.beat_ms = 70", { "no such setting" } },
+};
+
+Test(conf, own_names_bad, .timeout = 5)
+{
+	for (size_t i = 0; i < ARRAY_LEN(bad_own); i++) {
+		struct fixture f;
+		setup(&f);
+		cr_expect_eq(parse(&f, bad_own[i].text), ERR_INVALID_PARAMS, "%zu", i);
+		for (size_t k = 0; k < 3 && bad_own[i].words[k]; k++)
+			cr_expect(strstr(f.w.text, bad_own[i].words[k]), "%zu: %s", i,
+				  f.w.text);
+		conf_free(f.c);
+	}
+	NO_LEAKS();
+}
+
+/* Both names in one file are two settings; another service's is its own affair. */
+Test(conf, own_and_shared_name_in_one_file, .timeout = 5)
+{
+	struct fixture f;
+	const char *const *left;
+	setup(&f);
+	cr_assert_eq(parse(&f, "master.host_id = m\nhost_id = all\nowner.host_id = o\n"),
+		     ERR_NONE, "%s", f.w.text);
+	cr_expect_str_eq(f.s.shared.host_id, "m");
+	cr_assert_eq(conf_left(f.c, &left), 1);
+	cr_expect_str_eq(left[0], "owner.host_id (pomelo.conf:3)");
+	conf_free(f.c);
+	NO_LEAKS();
+}
+
 Test(conf, weaker_source_is_still_checked, .timeout = 5)
 {
 	struct fixture f;
@@ -718,6 +812,9 @@ static const struct {
 	BROKEN("master", "both are --data",
 	       CONF_ROW(u32, depth, ".data", "1", "", "", 0, "x")
 		       CONF_ROW(u64, keys, "data", "1", "", "", 0, "x")),
+	BROKEN("master", "master_a and master.a: both are POMELO_MASTER_A",
+	       CONF_ROW(u32, depth, "master_a", "1", "", "", 0, "x")
+		       CONF_ROW(u64, keys, "a", "1", "", "", 0, "x")),
 	BROKEN("master", "has a meaning", CONF_ROW(u32, depth, ".help", "1", "", "", 0, "x")),
 };
 #undef CONF_T
