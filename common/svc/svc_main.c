@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/path.h"
 #include "loop/signals.h"
 
@@ -210,6 +211,10 @@ int svc_main(int argc, char **argv, const struct svc_def *def)
 	}
 	if (word)
 		return show(argc, argv, def, word);
+	if (fault_built() && !fault_arm_text(getenv("POMELO_TEST_FAULTS"))) {
+		fprintf(stderr, "POMELO_TEST_FAULTS: POINT:stop|kill[:SKIP[:COUNT]],...\n");
+		return 2;
+	}
 	raise_limits();
 	d.svc = calloc(1, def->size);
 	if (!d.svc || loop_open(&d.loop) != ERR_NONE) {

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/leak.h"
 
@@ -308,4 +310,42 @@ Test(fault, skip_and_count, .timeout = 5)
 	cr_expect_eq(fault_hits(FAULT_alloc), 0);
 	fault_disarm_all();
 	cr_expect(!FAULT(alloc));
+}
+
+Test(fault, from_text, .timeout = 5)
+{
+	cr_expect(fault_arm_text(NULL) && fault_arm_text(""));
+	cr_expect(fault_arm_text("alloc:fail:1:2,put_half:kill:4:1"));
+	static const char *const bad[] = { "alloc",	      "nothing:stop", "alloc:burn",
+					   "put_half:stop,x", "alloc:",	      ",alloc:stop" };
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		cr_expect(!fault_arm_text(bad[i]), "%s", bad[i]);
+	if (fault_built()) {
+		fault_arm_text("alloc:fail:1:2");
+		cr_expect(!FAULT(alloc) && FAULT(alloc) && FAULT(alloc) && !FAULT(alloc));
+	}
+	fault_disarm_all();
+	FAULT_AT(put_half);
+}
+
+/* A place that is armed to stop or kill does so to the process; armed to fail it does nothing. */
+Test(fault, places, .timeout = 10)
+{
+	int st = 0;
+	if (!fault_built())
+		return;
+	pid_t pid = fork();
+	if (pid == 0) {
+		fault_arm_act(FAULT_put_half, 0, 1, FAULT_FAIL);
+		FAULT_AT(put_half);
+		fault_arm_act(FAULT_put_half, 1, 1, FAULT_STOP);
+		fault_arm_act(FAULT_put_copied, 0, 1, FAULT_KILL);
+		FAULT_AT(put_half);
+		FAULT_AT(put_half);
+		FAULT_AT(put_copied);
+		_exit(0);
+	}
+	cr_expect(waitpid(pid, &st, WUNTRACED) == pid && WIFSTOPPED(st));
+	kill(pid, SIGCONT);
+	cr_expect(waitpid(pid, &st, 0) == pid && WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL);
 }
