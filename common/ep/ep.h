@@ -37,8 +37,11 @@ struct ep_opts {
 	uint64_t timeout_us;	  /* for calls that give -1; 0: 100 s (ep.timeout_ms) */
 	uint64_t open_timeout_us; /* for each meeting of ep_open, ep_update_members; 0: 60 s */
 	uint32_t tune;		  /* EP_TUNE_*: ways that are still being measured; 0 */
-	/* measurement: called after each launch of a kernel, in stream order; may be NULL */
-	void (*mark)(void *ctx, const char *kernel, void *stream);
+	/*
+	 * Measurement: called after each launch of a kernel, in stream order; on the host transport,
+	 * where nothing is launched, after each flag was raised. May be NULL.
+	 */
+	void (*mark)(void *ctx, const char *what, void *stream);
 	void (*say)(void *ctx,
 		    const char *line); /* one line: what was chosen and why; may be NULL */
 	void *ctx;
@@ -50,6 +53,8 @@ enum ep_tune {
 	 * the next begin early: the blocks of a waiting gather could keep another rank's from running.
 	 */
 	EP_TUNE_PDL = 1,
+	EP_TUNE_APART = 2,    /* a kernel a phase, also for small batches */
+	EP_TUNE_TOGETHER = 4, /* one kernel a call, also for large ones */
 };
 
 enum ep_flags {

@@ -209,13 +209,20 @@ static uint8_t *slot_of(struct ep_buf *b, uint32_t rank, uint32_t slot)
 /* Tells every rank that takes part. Release: what we wrote or read comes before it. */
 static void raise_flags(struct ep_buf *b, uint32_t slot, enum ep_flag f, uint64_t stamp)
 {
+	static const char *const names[EP_N_FLAGS] = { "published", "read done", "y ready",
+						       "y done" };
 	for (uint32_t r = 0; r < b->shape.n_ranks; r++)
 		if (!b->masked[r])
 			__atomic_store_n(flag_of(b, r, slot, f, b->x->rank), stamp,
 					 __ATOMIC_RELEASE);
+	if (b->opts.mark)
+		b->opts.mark(b->opts.ctx, names[f], NULL);
 }
 
-/* Waits for rank r's flag in our window; false when the deadline passed. Acquire. */
+/*
+ * Waits for rank r's flag in our window; false when the deadline passed. The clock is read before the
+ * flag, so a flag that came in time is seen however long we stood still. Acquire.
+ */
 static bool wait_flag(struct ep_buf *b, uint32_t r, uint32_t slot, enum ep_flag f,
 		      uint64_t stamp, uint64_t end_us)
 {
@@ -223,16 +230,16 @@ static bool wait_flag(struct ep_buf *b, uint32_t r, uint32_t slot, enum ep_flag 
 		return true; /* the slot's first step waits for nobody */
 	const uint64_t *at = flag_of(b, b->x->rank, slot, f, r);
 	for (uint32_t i = 0;; i++) {
+		bool over = i >= SPINS && now_us() >= end_us;
 		uint64_t v = __atomic_load_n(at, __ATOMIC_ACQUIRE);
 		if (v >> 40 == stamp >> 40 && v >= stamp)
 			return true;
-		if (i < SPINS) {
-			sched_yield();
-			continue;
-		}
-		if (now_us() >= end_us)
+		if (over)
 			return false;
-		usleep(50);
+		if (i < SPINS)
+			sched_yield();
+		else
+			usleep(50);
 	}
 }
 
@@ -416,18 +423,30 @@ static enum err host_receive(struct ep_buf *b, struct ep_handle *h, struct why *
 
 /* ---- combine ---- */
 
+/* The rows of y that came from other ranks; our own are read where the caller left them. */
 static void copy_y(struct ep_buf *b, struct ep_handle *h, const uint8_t *y)
 {
+	uint32_t me = b->x->rank, n = b->shape.n_ranks;
 	uint64_t row = (uint64_t)b->shape.hidden * 2,
-		 expert = (uint64_t)b->shape.n_ranks * b->shape.max_tokens * row;
-	uint8_t *to = slot_of(b, b->x->rank, h->slot) + b->layout.y;
-	for (uint32_t e = 0; e < b->map.n_local[b->x->rank]; e++)
-		memcpy(to + e * expert, y + e * expert, (uint64_t)h->args.recv_count[e] * row);
+		 expert = (uint64_t)n * b->shape.max_tokens * row;
+	uint8_t *slot = slot_of(b, me, h->slot), *to = slot + b->layout.y;
+	const int32_t *begin = (const int32_t *)(void *)(slot + b->layout.begin);
+	for (uint32_t e = 0; e < b->map.n_local[me];
+	     e++, to += expert, y += expert, begin += n) {
+		uint64_t rows = (uint64_t)h->args.recv_count[e], own = rows, end = rows;
+		if (begin[me] >= 0)
+			own = (uint64_t)begin[me];
+		for (uint32_t r = me + 1; r < n && end == rows && own < rows; r++)
+			if (begin[r] >= 0)
+				end = (uint64_t)begin[r];
+		memcpy(to, y, own * row);
+		memcpy(to + end * row, y + end * row, (rows - end) * row);
+	}
 }
 
-/* One token's sum, k ascending. True when every contribution was there. */
-static bool reduce_token(struct ep_buf *b, struct ep_handle *h, const float *w, uint32_t t,
-			 uint16_t *out)
+/* One token's sum, k ascending; own_y: our own outputs. True when every contribution was there. */
+static bool reduce_token(struct ep_buf *b, struct ep_handle *h, const uint8_t *own_y,
+			 const float *w, uint32_t t, uint16_t *out)
 {
 	struct host *host = b->priv;
 	uint32_t me = b->x->rank, n = b->shape.n_ranks, hidden = b->shape.hidden;
@@ -454,9 +473,9 @@ static bool reduce_token(struct ep_buf *b, struct ep_handle *h, const float *w, 
 			whole = false;
 			continue;
 		}
-		const uint8_t *row =
-			s + b->layout.y + (e * cap + (uint64_t)(at + pos[k])) * hidden * 2;
-		num_row_fma(host->acc, (const uint16_t *)(const void *)row, w[k], hidden);
+		const uint8_t *y = r == me ? own_y : s + b->layout.y;
+		y += (e * cap + (uint64_t)(at + pos[k])) * hidden * 2;
+		num_row_fma(host->acc, (const uint16_t *)(const void *)y, w[k], hidden);
 	}
 	num_row_to_bf16(host->acc, out, hidden);
 	return whole;
@@ -468,6 +487,7 @@ static enum err host_combine(struct ep_buf *b, struct ep_handle *h,
 	(void)why;
 	uint64_t stamp = layout_stamp(b->epoch, h->count);
 	take_mask(b, a->active);
+	const uint8_t *own_y = a->y; /* with zero copy, the window's */
 	if (!(a->flags & EP_ZERO_COPY))
 		copy_y(b, h, a->y);
 	raise_flags(b, h->slot, EP_Y_READY, stamp);
@@ -475,7 +495,8 @@ static enum err host_combine(struct ep_buf *b, struct ep_handle *h,
 		 a->active);
 	uint16_t *out = a->out;
 	for (uint32_t t = 0; t < h->n_tokens; t++, out += b->shape.hidden) {
-		bool whole = reduce_token(b, h, a->weights + (size_t)t * h->top_k, t, out);
+		bool whole =
+			reduce_token(b, h, own_y, a->weights + (size_t)t * h->top_k, t, out);
 		if (a->incomplete)
 			a->incomplete[t] = !whole;
 	}

@@ -4,7 +4,8 @@
  * dedicated device allocations; peers of other processes are mapped by CUDA IPC, those of this
  * process by pointer (CUDA refuses to import its own memory).
  *
- * Launches: dispatch 3 (publish, meet, gather; 4 for large batches), combine 2 with zero copy, else 3; none of them
+ * Launches: small batches one a dispatch (two with EP_HOOK) and one a combine; large ones four (claim,
+ * publish, meet, gather) and two or, without zero copy, three (copy_y, meet, reduce). None of them
  * synchronises. Without EP_ASYNC the call waits for its stream at the end.
  *
  * Thread: the caller's.
@@ -17,15 +18,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINGER_US 1000000
+#define LINGER_US	    1000000
+#define SMALL_TOKENS_PER_SM 16
 
 struct ipc {
 	struct ep_gpu g;
 	int device;
 	uint32_t shared_bytes;
 	bool imported[EP_RANKS_MAX]; /* by CUDA IPC: closed at the end */
+	bool small;		     /* batches go through one kernel a call */
 	bool detached; /* all ranks met after they had unmapped: nobody reads our window */
-	void *maps;    /* device: owner, local */
+	void *maps;    /* device: where each expert is */
 };
 
 struct blob {
@@ -125,6 +128,7 @@ static void ipc_close(struct ep_buf *b)
 static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 {
 	struct gpu_info info;
+	uint32_t where[EP_EXPERTS_MAX];
 	struct ep_window_head head = { EP_MAGIC, b->epoch,   b->layout.bytes,
 				       b->shape, b->x->rank, 1 };
 	enum err e = b->opts.device >= 0 ? ERR_NONE : gpu_current(&p->device, why);
@@ -141,7 +145,7 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 	if (e == ERR_NONE)
 		e = gpu_alloc(p->device, sizeof(*p->g.st), (void **)&p->g.st, why);
 	if (e == ERR_NONE)
-		e = gpu_alloc(p->device, 2ull * EP_EXPERTS_MAX * 2, &p->maps, why);
+		e = gpu_alloc(p->device, sizeof(where), &p->maps, why);
 	if (e == ERR_NONE)
 		e = gpu_host_alloc(p->device, sizeof(*p->g.status), (void **)&p->g.status, why);
 	if (e != ERR_NONE)
@@ -161,12 +165,10 @@ static enum err make_own(struct ep_buf *b, struct ipc *p, struct why *why)
 			why, ERR_INVALID_PARAMS,
 			"ep: %u experts on one rank times %u ranks, at most %u on %s: spread the experts",
 			b->shape.max_local, b->shape.n_ranks, p->shared_bytes / 4, info.name);
-	p->g.owner = p->maps;
-	p->g.local = (uint16_t *)p->maps + EP_EXPERTS_MAX;
-	e = gpu_copy(p->maps, b->map.owner, sizeof(b->map.owner), NULL, why);
-	if (e == ERR_NONE)
-		e = gpu_copy((uint16_t *)p->maps + EP_EXPERTS_MAX, b->map.local,
-			     sizeof(b->map.local), NULL, why);
+	for (uint32_t i = 0; i < EP_EXPERTS_MAX; i++)
+		where[i] = (uint32_t)b->map.owner[i] << 16 | b->map.local[i];
+	p->g.where = p->maps;
+	e = gpu_copy(p->maps, where, sizeof(where), NULL, why);
 	if (e == ERR_NONE)
 		e = gpu_copy(p->g.win[b->x->rank], &head, sizeof(head), NULL, why);
 	return e == ERR_NONE ? gpu_sync(NULL, why) : e;
@@ -214,9 +216,11 @@ static enum err meet(struct ep_buf *b, struct ipc *p, struct blob *all, struct w
 			     why);
 	if (e != ERR_NONE)
 		return e;
-	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++)
+	for (uint32_t r = 0; r < b->shape.n_ranks && e == ERR_NONE; r++) {
+		p->g.n_here += memcmp(all[r].uuid, mine.uuid, sizeof(mine.uuid)) == 0;
 		if (r != b->x->rank)
 			e = map_peer(b, p, r, &all[r], why);
+	}
 	uint8_t ok = e == ERR_NONE, oks[EP_RANKS_MAX];
 	enum err e2 =
 		b->x->all_gather(b->x, b->epoch, &ok, 1, oks, b->opts.open_timeout_us, why);
@@ -225,6 +229,20 @@ static enum err meet(struct ep_buf *b, struct ipc *p, struct blob *all, struct w
 			e = why_set(why, e2 != ERR_NONE ? e2 : ERR_CONFLICT,
 				    "ep: rank %u failed to open", r);
 	return e;
+}
+
+/*
+ * Do the blocks of one small kernel suffice for the largest batch? Measured: docs/performance.md. All
+ * ranks of one GPU share it, and so the blocks.
+ */
+static bool is_small(const struct ep_buf *b, const struct ipc *p)
+{
+	uint64_t tokens = (uint64_t)b->shape.max_tokens * b->shape.n_ranks * p->g.n_here;
+	uint64_t counts = (uint64_t)b->shape.max_local * b->shape.n_ranks * 4;
+	if (b->opts.tune & (EP_TUNE_APART | EP_TUNE_TOGETHER))
+		return b->opts.tune & EP_TUNE_TOGETHER;
+	return tokens <= (uint64_t)p->g.n_sms * SMALL_TOKENS_PER_SM &&
+	       counts + b->shape.n_experts * 12ull <= p->shared_bytes / 2;
 }
 
 static enum err ipc_open(struct ep_buf *b, struct why *why)
@@ -244,6 +262,8 @@ static enum err ipc_open(struct ep_buf *b, struct why *why)
 	e = make_own(b, p, why);
 	if (e == ERR_NONE)
 		e = meet(b, p, all, why);
+	if (e == ERR_NONE)
+		p->small = is_small(b, p);
 out:
 	free(all);
 	if (e != ERR_NONE)
@@ -288,39 +308,64 @@ static enum err finish(struct ep_buf *b, uint32_t flags, void *stream, struct wh
 	return e == ERR_NONE ? refused(b, why) : e;
 }
 
+static struct ep_gpu_dispatch gpu_dispatch(const struct ep_buf *b, const struct ep_handle *h)
+{
+	const struct ep_dispatch_args *a = &h->args;
+	return (struct ep_gpu_dispatch){ .x = a->x,
+					 .topk = a->topk,
+					 .n_tokens = a->n_tokens,
+					 .top_k = a->top_k,
+					 .fp8 = !!(a->flags & EP_FP8),
+					 .shared_bytes =
+						 ((const struct ipc *)b->priv)->shared_bytes,
+					 .timeout_ns = timeout_ns(b, a->timeout_us),
+					 .active = a->active,
+					 .recv_x = a->recv_x,
+					 .scales = a->recv_scales,
+					 .src_info = a->src_info,
+					 .recv_count = a->recv_count,
+					 .range = a->range };
+}
+
+/* A small batch without a hook does all of it here, in one launch. */
 static enum err ipc_publish(struct ep_buf *b, struct ep_handle *h, struct why *why)
 {
 	struct ipc *p = b->priv;
-	const struct ep_dispatch_args *a = &h->args;
-	int fp8 = !!(a->flags & EP_FP8);
-	enum err e =
-		launch(b,
-		       ep_launch_publish(&p->g, h->slot, a->x, a->topk, a->n_tokens, a->top_k,
-					 fp8, a->active, timeout_ns(b, a->timeout_us),
-					 p->shared_bytes, a->stream),
-		       "publish", a->stream, why);
-	if (e == ERR_NONE && (a->flags & EP_HOOK))
-		e = launch(b, ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, a->stream),
-			   "signal", a->stream, why);
+	struct ep_gpu_dispatch d = gpu_dispatch(b, h);
+	void *st = h->args.stream;
+	bool hook = h->args.flags & EP_HOOK;
+	if (p->small)
+		return launch(b,
+			      ep_launch_dispatch(&p->g, h->slot, &d,
+						 EP_PART_PUBLISH | (hook ? 0 : EP_PART_RECEIVE),
+						 st),
+			      "dispatch", st, why);
+	enum err e = launch(b, ep_launch_claim(&p->g, h->slot, d.active, d.timeout_ns, st),
+			    "claim", st, why);
+	if (e == ERR_NONE)
+		e = launch(b, ep_launch_publish(&p->g, h->slot, &d, st), "publish", st, why);
+	if (e == ERR_NONE && hook)
+		e = launch(b, ep_launch_signal(&p->g, h->slot, EP_PUBLISHED, st), "signal", st,
+			   why);
 	return e;
 }
 
 static enum err ipc_receive(struct ep_buf *b, struct ep_handle *h, struct why *why)
 {
 	struct ipc *p = b->priv;
-	const struct ep_dispatch_args *a = &h->args;
-	int fp8 = !!(a->flags & EP_FP8), signal = !(a->flags & EP_HOOK);
-	enum err e = launch(b,
-			    ep_launch_meet_dispatch(&p->g, h->slot, fp8, signal, a->active,
-						    a->recv_count, a->range,
-						    timeout_ns(b, a->timeout_us), a->stream),
-			    "meet", a->stream, why);
-	if (e == ERR_NONE)
-		e = launch(b,
-			   ep_launch_gather(&p->g, h->slot, fp8, a->recv_x, a->recv_scales,
-					    a->src_info, a->active, a->stream),
-			   "gather", a->stream, why);
-	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
+	struct ep_gpu_dispatch d = gpu_dispatch(b, h);
+	void *st = h->args.stream;
+	bool hook = h->args.flags & EP_HOOK;
+	enum err e = ERR_NONE;
+	if (p->small && hook)
+		e = launch(b, ep_launch_dispatch(&p->g, h->slot, &d, EP_PART_RECEIVE, st),
+			   "receive", st, why);
+	if (!p->small)
+		e = launch(b, ep_launch_meet_dispatch(&p->g, h->slot, &d, !hook, st), "meet",
+			   st, why);
+	if (e == ERR_NONE && !p->small)
+		e = launch(b, ep_launch_gather(&p->g, h->slot, &d, st), "gather", st, why);
+	return e == ERR_NONE ? finish(b, h->args.flags, st, why) : e;
 }
 
 static enum err ipc_combine(struct ep_buf *b, struct ep_handle *h,
@@ -328,22 +373,27 @@ static enum err ipc_combine(struct ep_buf *b, struct ep_handle *h,
 {
 	struct ipc *p = b->priv;
 	enum err e = ERR_NONE;
-	if (!(a->flags & EP_ZERO_COPY))
-		e = launch(b,
-			   ep_launch_copy_y(&p->g, h->slot, a->y, h->args.recv_count,
-					    a->stream),
-			   "copy_y", a->stream, why);
+	void *st = a->stream;
+	struct ep_gpu_combine c = { .y = a->flags & EP_ZERO_COPY ? NULL : a->y,
+				    .recv_count = h->args.recv_count,
+				    .weights = a->weights,
+				    .out = a->out,
+				    .incomplete = a->incomplete,
+				    .n_tokens = h->n_tokens,
+				    .top_k = h->top_k,
+				    .timeout_ns = timeout_ns(b, a->timeout_us),
+				    .active = a->active };
+	if (p->small) {
+		e = launch(b, ep_launch_combine(&p->g, h->slot, &c, st), "combine", st, why);
+		return e == ERR_NONE ? finish(b, a->flags, st, why) : e;
+	}
+	if (c.y)
+		e = launch(b, ep_launch_copy_y(&p->g, h->slot, &c, st), "copy_y", st, why);
 	if (e == ERR_NONE)
-		e = launch(b,
-			   ep_launch_meet_combine(&p->g, h->slot, a->active,
-						  timeout_ns(b, a->timeout_us), a->stream),
-			   "meet", a->stream, why);
+		e = launch(b, ep_launch_meet_combine(&p->g, h->slot, &c, st), "meet", st, why);
 	if (e == ERR_NONE)
-		e = launch(b,
-			   ep_launch_reduce(&p->g, h->slot, a->weights, a->out, a->incomplete,
-					    h->n_tokens, h->top_k, a->active, a->stream),
-			   "reduce", a->stream, why);
-	return e == ERR_NONE ? finish(b, a->flags, a->stream, why) : e;
+		e = launch(b, ep_launch_reduce(&p->g, h->slot, &c, st), "reduce", st, why);
+	return e == ERR_NONE ? finish(b, a->flags, st, why) : e;
 }
 
 static void ipc_drop(struct ep_buf *b, struct ep_handle *h)

@@ -3,16 +3,18 @@
  * Launchers of the expert-parallel kernels (kernels/ep_dispatch.cu, ep_combine.cu). Each takes a
  * stream, returns an error, neither allocates nor synchronises.
  *
- * Only the one-block "meet" and "route" kernels ever wait for another rank, so ranks that share a
- * GPU cannot keep each other from running. Steps are counted on the device: a captured graph
- * replays right.
+ * Large batches go through one kernel a phase, and only those of one block ("claim", "meet") ever
+ * wait for another rank. Small ones (dispatch and combine a kernel each) have blocks that wait, few
+ * enough for the GPU to hold those of all ranks on it twice over. So ranks that share a GPU cannot
+ * keep each other from running. Steps are counted on the device: a captured graph replays right.
  *
  * Memory model, beside each flag (values: layout_stamp):
- *   rows, lists, counts -> EP_PUBLISHED   written by route/pack kernels; stream order puts them
- *       before meet's __threadfence_system + st.release.sys; the reader's ld.acquire.sys in its
- *       meet kernel, then stream order, puts its gather's loads after.
- *   loads of gather -> EP_READ_DONE       every block of gather ends with __threadfence_system and
- *       an atomic count; the last block's st.release.sys follows all of them.
+ *   rows, lists, counts -> EP_PUBLISHED   written by route and pack; stream order, or in a small
+ *       batch's kernel the count of arrived blocks (fence and atomic), puts them before meet's
+ *       __threadfence_system + st.release.sys; the reader's ld.acquire.sys in its meet, then stream
+ *       order or the gate (st.release.gpu, ld.acquire.gpu), puts its gather's loads after.
+ *   loads of gather -> EP_READ_DONE       every block of gather ends with __threadfence and an
+ *       atomic count; the last block's st.release.sys follows all of them.
  *   y rows -> EP_Y_READY                  as EP_PUBLISHED, by the caller's or copy_y's kernel.
  *   loads of reduce -> EP_Y_DONE          as EP_READ_DONE.
  */
@@ -31,6 +33,9 @@ struct ep_gpu_state {
 	uint32_t n_tokens[EP_SLOTS][EP_RANKS_MAX]; /* of each source, as meet found them */
 	uint32_t top_k[EP_SLOTS][EP_RANKS_MAX];
 	uint32_t blocks_done[EP_SLOTS][2]; /* gather, reduce */
+	/* small batches: blocks that arrived at the meeting, and the step whose meeting is over */
+	uint32_t arrived[EP_SLOTS][2]; /* dispatch, combine */
+	uint64_t gate[EP_SLOTS][2];
 };
 
 /* In page-locked host memory: what a kernel refused. */
@@ -48,10 +53,11 @@ struct ep_gpu {
 	struct ep_shape s;
 	uint64_t epoch;
 	uint32_t me, n_local, n_sms;
-	uint32_t pdl; /* 1: launch with programmatic dependency (EP_TUNE_PDL) */
+	uint32_t n_here; /* ranks on this GPU */
+	uint32_t pdl;	 /* 1: launch with programmatic dependency (EP_TUNE_PDL) */
 	struct ep_gpu_state *st;
 	struct ep_gpu_status *status;
-	const uint16_t *owner, *local; /* [n_experts], device */
+	const uint32_t *where; /* [n_experts], device: owner << 16 | place there */
 };
 
 /*
@@ -61,29 +67,71 @@ struct ep_gpu {
 enum err ep_load_dispatch(void);
 enum err ep_load_combine(void);
 
+/* What a dispatch is about, beside the window. */
+struct ep_gpu_dispatch {
+	const void *x;
+	const int64_t *topk;
+	uint32_t n_tokens, top_k;
+	int fp8;
+	uint32_t shared_bytes; /* of a block, at most; the choices are counted there */
+	uint64_t timeout_ns;
+	int32_t *active;
+	void *recv_x;
+	float *scales;
+	int32_t *src_info, *recv_count;
+	int64_t *range; /* may be NULL */
+};
+
+enum ep_part { EP_PART_PUBLISH = 1, EP_PART_RECEIVE = 2 };
+
 /*
- * Claims the slot, routes and packs: one launch for small batches, else two. The choices are counted
- * in shared_bytes of shared memory. ERR_UNSUPPORTED: more experts than that can count.
+ * A small batch: the parts asked for in one launch; with EP_PART_PUBLISH alone it also raises the
+ * flag. ERR_UNSUPPORTED: more experts than shared_bytes can count (every publishing launch).
  */
-enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const void *x,
-			   const int64_t *topk, uint32_t n_tokens, uint32_t top_k, int fp8,
-			   int32_t *active, uint64_t timeout_ns, uint32_t shared_bytes,
-			   void *stream);
-enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, int fp8, int signal,
-				 int32_t *active, int32_t *recv_count, int64_t *range,
-				 uint64_t timeout_ns, void *stream);
-/* Only raises EP_PUBLISHED: the first half of a hooked dispatch. */
+enum err ep_launch_dispatch(const struct ep_gpu *g, uint32_t slot,
+			    const struct ep_gpu_dispatch *d, int parts, void *stream);
+
+/* A large one: claim the slot; route and pack; meet; gather. */
+enum err ep_launch_claim(const struct ep_gpu *g, uint32_t slot, int32_t *active,
+			 uint64_t timeout_ns, void *stream);
+enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot,
+			   const struct ep_gpu_dispatch *d, void *stream);
+enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot,
+				 const struct ep_gpu_dispatch *d, int signal, void *stream);
+enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot,
+			  const struct ep_gpu_dispatch *d, void *stream);
+/* Only raises the flag: the first half of a hooked dispatch, the end of a dropped one. */
 enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum ep_flag flag,
 			  void *stream);
-enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int fp8, void *recv_x,
-			  float *scales, int32_t *src_info, int32_t *active, void *stream);
-enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const void *y,
-			  const int32_t *recv_count, void *stream);
-enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, int32_t *active,
-				uint64_t timeout_ns, void *stream);
-enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const float *weights,
-			  void *out, int32_t *incomplete, uint32_t n_tokens, uint32_t top_k,
-			  int32_t *active, void *stream);
+
+struct ep_gpu_combine {
+	const void *y; /* NULL: it is in the window */
+	const int32_t *recv_count;
+	const float *weights;
+	void *out;
+	int32_t *incomplete; /* may be NULL */
+	uint32_t n_tokens, top_k;
+	uint64_t timeout_ns;
+	int32_t *active;
+};
+
+/* A small batch in one launch; a large one: copy_y (not when y is NULL), meet, reduce. */
+enum err ep_launch_combine(const struct ep_gpu *g, uint32_t slot,
+			   const struct ep_gpu_combine *c, void *stream);
+enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
+			  void *stream);
+enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot,
+				const struct ep_gpu_combine *c, void *stream);
+enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
+			  void *stream);
+
+/* For tables of what the compiler made of the kernels; ERR_NOT_FOUND past the last. */
+struct ep_kernel_info {
+	const char *name;
+	uint32_t threads, registers, shared_bytes /* static */, local_bytes, blocks_per_sm;
+};
+enum err ep_dispatch_kernel_info(uint32_t i, struct ep_kernel_info *out);
+enum err ep_combine_kernel_info(uint32_t i, struct ep_kernel_info *out);
 
 #ifdef __cplusplus
 }

@@ -1,48 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combine: (copy_y ->) meet -> reduce. Bytes for T tokens a rank, K choices: reduce reads
- * T * K * hidden * 2 from the owners' windows and writes T * hidden * 2; copy_y, when y is not in
- * the window already, reads and writes the received rows once more.
+ * Combine: (copy_y ->) meet -> reduce. A large batch takes a kernel each, a small one a single kernel.
+ *
+ * Bytes for T tokens a rank, K choices: reduce reads T * K * hidden * 2 from the owners' windows and
+ * writes T * hidden * 2; copy_y, when y is not in the window already, reads and writes once more the
+ * received rows of other ranks. A rank's own rows are read where the caller left them.
  */
 #include "ep_common.cuh"
 
 #include <cuda_bf16.h>
 
-/* The valid rows of y into our window. Grid (x, n_local), warp per row. Bound: bytes. */
-__global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, const uint4 *y, const int32_t *recv_count)
+/* ---- copy_y ---- */
+
+/* Where the rows of expert l end that came from ourselves: where the next source's begin. */
+__device__ __forceinline__ uint32_t own_end(const int32_t *begin, uint32_t n, uint32_t me, uint32_t rows)
 {
-	after_previous();
-	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8, l = blockIdx.y;
-	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
-	uint64_t cap = (uint64_t)g.s.n_ranks * g.s.max_tokens;
-	uint4 *to = (uint4 *)(slot_of(g, g.me, slot) + g.l.y) + l * cap * n16;
-	const uint4 *from = y + l * cap * n16;
-	uint32_t rows = (uint32_t)recv_count[l];
-	for (uint32_t r = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; r < rows; r += n_warps) {
+	for (uint32_t r = me + 1; r < n; r++)
+		if (begin[r] >= 0)
+			return (uint32_t)begin[r];
+	return rows;
+}
+
+/* The rows of y that came from other ranks, of expert l, into our window. A warp a row. */
+__device__ void copy_rows(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c, uint32_t l,
+			  uint32_t warp, uint32_t n_warps)
+{
+	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8, n = g.s.n_ranks;
+	const int32_t *begin = (const int32_t *)(slot_of(g, g.me, slot) + g.l.begin) + l * n;
+	uint64_t from = (uint64_t)l * n * g.s.max_tokens * n16;
+	uint4 *to = (uint4 *)(slot_of(g, g.me, slot) + g.l.y) + from;
+	const uint4 *y = (const uint4 *)c.y + from;
+	uint32_t rows = (uint32_t)c.recv_count[l], own = begin[g.me] < 0 ? rows : (uint32_t)begin[g.me];
+	uint32_t skip = begin[g.me] < 0 ? 0 : own_end(begin, n, g.me, rows) - own;
+	for (uint32_t i = warp; i < rows - skip; i += n_warps) {
+		uint64_t r = (uint64_t)(i < own ? i : i + skip) * n16;
 #pragma unroll 8
-		for (uint32_t i = lane; i < n16; i += WARP)
-			st_row(to + (uint64_t)r * n16 + i, ld_row(from + (uint64_t)r * n16 + i));
+		for (uint32_t j = lane; j < n16; j += WARP)
+			st_row(to + r + j, ld_row(y + r + j));
 	}
 }
 
-/* Says "my outputs are ready", waits for everybody's. Grid 1 x 64. */
-__global__ void meet_combine_kernel(struct ep_gpu g, uint32_t slot, int32_t *active, uint64_t timeout_ns)
+/* Grid (x, n_local) x 256. Bound: bytes. */
+__global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
 {
 	after_previous();
-	uint64_t stamp = stamp_of(g, g.st->count[slot]), end = end_of(timeout_ns);
+	uint32_t per = blockDim.x / WARP;
+	copy_rows(g, slot, c, blockIdx.y, blockIdx.x * per + threadIdx.x / WARP, gridDim.x * per);
+}
+
+/* ---- meet: one block ---- */
+
+/* Says "my outputs are ready", waits for everybody's. The step's stamp. */
+__device__ uint64_t meet(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c)
+{
+	uint64_t stamp = stamp_of(g, g.st->count[slot]);
 	uint32_t r = threadIdx.x;
 	if (r >= g.s.n_ranks)
-		return;
-	if (active[r] == 0)
-		g.st->masked[r] = 1;
-	else if (g.st->masked[r])
-		active[r] = 0;
-	if (!g.st->masked[r]) {
-		__threadfence_system();
+		return stamp;
+	bool masked = g.st->masked[r];
+	if (c.active[r] == 0)
+		g.st->masked[r] = masked = true;
+	else if (masked)
+		c.active[r] = 0;
+	if (!masked)
 		st_release_sys(flag_of(g, r, slot, EP_Y_READY, g.me), stamp);
-	}
-	wait_or_mask(g, slot, EP_Y_READY, r, stamp, end, active);
+	wait_or_mask(g, slot, EP_Y_READY, r, stamp, end_of(c.timeout_ns), c.active);
+	return stamp;
 }
+
+/* Grid 1 x 64. */
+__global__ void meet_combine_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
+{
+	after_previous();
+	meet(g, slot, c);
+}
+
+/* ---- reduce ---- */
 
 __device__ __forceinline__ void fma8(float *acc, uint4 v, float w)
 {
@@ -62,149 +95,243 @@ __device__ __forceinline__ uint32_t pack2(float a, float b)
 
 #define K_UNROLL 8
 
-/* Where choice `lane` of token t lies, or 0 when it is masked or lost. */
-__device__ __forceinline__ const uint4 *row_of(const struct ep_gpu &g, uint32_t slot, uint64_t i, bool *lost)
+/* A lane's choice of a token, from our own slot: known before the meeting. */
+struct choice {
+	uint32_t where; /* ~0: none */
+	int32_t pos;
+	float w;
+};
+
+__device__ __forceinline__ struct choice choice_of(const struct ep_gpu &g, uint32_t slot,
+						   const struct ep_gpu_combine &c, uint32_t t, uint32_t sent)
 {
+	uint32_t lane = threadIdx.x % WARP;
 	const uint8_t *mine = slot_of(g, g.me, slot);
+	uint64_t i = (uint64_t)t * c.top_k + lane;
+	struct choice ch = { ~0u, 0, 0.0f };
+	if (lane >= c.top_k || t >= sent)
+		return ch;
 	int32_t id = ((const int32_t *)(mine + g.l.topk))[i];
-	if (id < 0)
+	ch.pos = ((const int32_t *)(mine + g.l.pos))[i];
+	ch.w = c.weights[i];
+	if (id >= 0)
+		ch.where = g.where[id];
+	return ch;
+}
+
+/* Where its row lies, or 0 when there is none or it is lost. */
+__device__ __forceinline__ const uint4 *row_of(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c,
+					       struct choice ch, bool *lost)
+{
+	if (ch.where == ~0u)
 		return nullptr;
-	uint32_t r = g.owner[id], l = g.local[id], n = g.s.n_ranks;
+	uint32_t r = ch.where >> 16, l = ch.where & 0xffff, n = g.s.n_ranks;
 	uint64_t cap = (uint64_t)n * g.s.max_tokens;
+	const uint8_t *s = slot_of(g, r, slot);
 	int32_t begin = -1;
 	if (!g.st->masked[r])
-		begin = ((const volatile int32_t *)(slot_of(g, r, slot) + g.l.begin))[l * n + g.me];
-	uint64_t at = (uint64_t)begin + (uint64_t)((const int32_t *)(mine + g.l.pos))[i];
+		begin = ((const volatile int32_t *)(s + g.l.begin))[l * n + g.me];
+	uint64_t at = (uint64_t)begin + (uint64_t)ch.pos;
 	*lost = begin < 0 || at >= cap;
 	if (*lost)
 		return nullptr;
-	return (const uint4 *)(slot_of(g, r, slot) + g.l.y + (l * cap + at) * g.s.hidden * 2);
+	const uint8_t *y = r == g.me && c.y ? (const uint8_t *)c.y : s + g.l.y;
+	return (const uint4 *)(y + (l * cap + at) * g.s.hidden * 2);
 }
 
 /*
- * A warp takes a piece of a token's channels: K loads in flight a lane, sums in f32 with k
- * ascending, so that the result does not depend on the cut. Grid-stride over (token, piece).
- * Bound: bytes.
+ * A warp: channels [from, end) in units of 16 bytes of token t. K loads a lane are in flight; sums in
+ * f32 with k ascending, so the result does not depend on the cut.
  */
-__global__ void reduce_kernel(struct ep_gpu g, uint32_t slot, const float *weights, uint4 *out, int32_t *incomplete,
-			      uint32_t n_tokens, uint32_t top_k, uint32_t n_pieces, int32_t *active)
+__device__ __forceinline__ void reduce_piece(const struct ep_gpu &g, const struct ep_gpu_combine &c, const uint4 *row,
+					     float w, uint32_t t, uint32_t from, uint32_t end)
 {
-	after_previous();
 	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8;
-	uint32_t per_piece = (n16 + n_pieces * WARP - 1) / (n_pieces * WARP) * WARP;
-	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
-	uint32_t sent = head_of(g, g.me, slot)->n_tokens; /* 0 when our choices were refused */
-	for (uint32_t u = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; u < n_tokens * n_pieces; u += n_warps) {
-		uint32_t t = u / n_pieces, piece = u % n_pieces;
-		bool lost = false;
-		const uint4 *row = nullptr;
-		float w = 0.0f;
-		if (lane < top_k && t < sent) {
-			row = row_of(g, slot, (uint64_t)t * top_k + lane, &lost);
-			w = weights[(uint64_t)t * top_k + lane];
-		}
-		bool any_lost = __any_sync(ALL, lost) || t >= sent;
-		if (incomplete && piece == 0 && lane == 0)
-			incomplete[t] = any_lost;
-		uint32_t end = min((piece + 1) * per_piece, n16);
-		uint32_t steps = piece * per_piece < end ? (end - piece * per_piece + WARP - 1) / WARP : 0;
-		for (uint32_t j = 0; j < steps; j++) {
-			uint32_t i = piece * per_piece + j * WARP + lane;
-			float acc[8] = { 0 };
-			for (uint32_t k0 = 0; k0 < top_k; k0 += K_UNROLL) {
-				uint4 v[K_UNROLL];
-				float wk[K_UNROLL];
-				bool have[K_UNROLL];
+	uint4 *out = (uint4 *)c.out + (uint64_t)t * n16;
+	for (uint32_t i0 = from; i0 < end; i0 += WARP) {
+		uint32_t i = i0 + lane;
+		float acc[8] = { 0 };
+		for (uint32_t k0 = 0; k0 < c.top_k; k0 += K_UNROLL) {
+			uint4 v[K_UNROLL];
+			float wk[K_UNROLL];
+			uint32_t have = 0;
 #pragma unroll
-				for (int k = 0; k < K_UNROLL; k++) {
-					int from = (k0 + k) % WARP;
-					const uint4 *p = (const uint4 *)__shfl_sync(ALL, (unsigned long long)row, from);
-					wk[k] = __shfl_sync(ALL, w, from);
-					have[k] = k0 + k < top_k && p != nullptr;
-					v[k] = have[k] && i < end ? ld_row(p + i) : make_uint4(0, 0, 0, 0);
-				}
-#pragma unroll
-				for (int k = 0; k < K_UNROLL; k++)
-					if (have[k])
-						fma8(acc, v[k], wk[k]);
+			for (int k = 0; k < K_UNROLL; k++) {
+				int lane_k = (k0 + k) % WARP;
+				const uint4 *p = (const uint4 *)__shfl_sync(ALL, (unsigned long long)row, lane_k);
+				wk[k] = __shfl_sync(ALL, w, lane_k);
+				if (k0 + k < c.top_k && p)
+					have |= 1u << k;
+				v[k] = (have >> k & 1) && i < end ? ld_row(p + i) : make_uint4(0, 0, 0, 0);
 			}
-			if (i < end)
-				out[(uint64_t)t * n16 + i] = make_uint4(pack2(acc[0], acc[1]), pack2(acc[2], acc[3]),
-								       pack2(acc[4], acc[5]), pack2(acc[6], acc[7]));
+#pragma unroll
+			for (int k = 0; k < K_UNROLL; k++)
+				if (have >> k & 1)
+					fma8(acc, v[k], wk[k]);
 		}
+		if (i < end)
+			st_row(out + i, make_uint4(pack2(acc[0], acc[1]), pack2(acc[2], acc[3]), pack2(acc[4], acc[5]),
+						   pack2(acc[6], acc[7])));
 	}
+}
+
+/* All blocks, at the end: the last one tells the owners, after it looked whether they went on (I2). */
+__device__ void reduce_end(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c, uint32_t sent)
+{
+	__shared__ bool gone[EP_RANKS_MAX];
+	__shared__ uint32_t any;
 	if (!last_block(&g.st->blocks_done[slot][1]))
 		return;
 	uint64_t stamp = stamp_of(g, g.st->count[slot]);
-	__shared__ uint32_t gone[EP_RANKS_MAX];
-	__shared__ uint32_t any;
-	if (threadIdx.x == 0)
+	uint32_t r = threadIdx.x;
+	if (r == 0)
 		any = 0;
 	__syncthreads();
-	uint32_t r = threadIdx.x;
+	if (r < EP_RANKS_MAX)
+		gone[r] = false;
 	if (r < g.s.n_ranks && !g.st->masked[r]) {
 		uint64_t found = *(volatile uint64_t *)&head_of(g, r, slot)->stamp_head;
-		gone[r] = found != stamp; /* I2 */
+		gone[r] = found != stamp;
 		if (gone[r]) {
-			mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, active);
+			mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, c.active);
 			any = 1;
 		} else {
 			st_release_sys(flag_of(g, r, slot, EP_Y_DONE, g.me), stamp);
 		}
-	} else if (r < EP_RANKS_MAX) {
-		gone[r] = 0;
 	}
 	__syncthreads();
-	if (!any || !incomplete)
+	if (!any || !c.incomplete)
 		return;
 	const int32_t *ids = (const int32_t *)(slot_of(g, g.me, slot) + g.l.topk);
-	for (uint32_t i = threadIdx.x; i < sent * top_k; i += blockDim.x)
-		if (ids[i] >= 0 && gone[g.owner[ids[i]]])
-			incomplete[i / top_k] = 1;
+	for (uint32_t i = threadIdx.x; i < sent * c.top_k; i += blockDim.x)
+		if (ids[i] >= 0 && gone[g.where[ids[i]] >> 16])
+			c.incomplete[i / c.top_k] = 1;
 }
+
+/* A warp: piece u of all (token, piece); ch: its choices. */
+__device__ __forceinline__ void reduce_unit(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c,
+					    struct choice ch, uint32_t u, uint32_t n_pieces, uint32_t sent)
+{
+	uint32_t t = u / n_pieces, piece = u % n_pieces, n16 = g.s.hidden / 8;
+	uint32_t per = (n16 + n_pieces * WARP - 1) / (n_pieces * WARP) * WARP;
+	bool lost = false;
+	const uint4 *row = row_of(g, slot, c, ch, &lost);
+	bool any_lost = __any_sync(ALL, lost) || t >= sent;
+	if (c.incomplete && piece == 0 && threadIdx.x % WARP == 0)
+		c.incomplete[t] = any_lost;
+	reduce_piece(g, c, row, ch.w, t, piece * per, min((piece + 1) * per, n16));
+}
+
+/* Warp per (token, piece), grid-stride. Bound: bytes. */
+__global__ void reduce_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c, uint32_t n_pieces)
+{
+	after_previous();
+	uint32_t per = blockDim.x / WARP, n_warps = gridDim.x * per;
+	uint32_t sent = head_of(g, g.me, slot)->n_tokens; /* 0 when our choices were refused */
+	for (uint32_t u = blockIdx.x * per + threadIdx.x / WARP; u < c.n_tokens * n_pieces; u += n_warps)
+		reduce_unit(g, slot, c, choice_of(g, slot, c, u / n_pieces, sent), u, n_pieces, sent);
+	reduce_end(g, slot, c, sent);
+}
+
+/* ---- a small batch: all of it in one kernel ---- */
+
+#define SMALL_THREADS 384 /* two blocks of 80 registers a thread fit a multiprocessor */
+
+/* Grid at most ep_small_blocks x 384, see dispatch_kernel. */
+__global__ void __launch_bounds__(SMALL_THREADS, 2)
+	combine_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c, uint32_t n_pieces)
+{
+	after_previous();
+	uint32_t per = blockDim.x / WARP, n_warps = gridDim.x * per, warp = blockIdx.x * per + threadIdx.x / WARP;
+	uint32_t sent = head_of(g, g.me, slot)->n_tokens, n = c.n_tokens * n_pieces, u = warp;
+	struct choice ch = { ~0u, 0, 0.0f };
+	uint64_t stamp = stamp_of(g, g.st->count[slot]);
+	if (c.y && g.s.n_ranks > 1) {
+		for (uint32_t l = 0; l < g.n_local; l++)
+			copy_rows(g, slot, c, l, warp, n_warps);
+		if (blockIdx.x > 0)
+			arrive(&g.st->arrived[slot][1]);
+		else
+			await_blocks(&g.st->arrived[slot][1]);
+	}
+	if (u < n)
+		ch = choice_of(g, slot, c, u / n_pieces, sent);
+	if (blockIdx.x == 0) {
+		meet(g, slot, c);
+		open_gate(&g.st->gate[slot][1], stamp);
+	} else {
+		await_gate(&g.st->gate[slot][1], stamp);
+	}
+	while (u < n) {
+		reduce_unit(g, slot, c, ch, u, n_pieces, sent);
+		u += n_warps;
+		if (u < n)
+			ch = choice_of(g, slot, c, u / n_pieces, sent);
+	}
+	reduce_end(g, slot, c, sent);
+}
+
+/* ---- launchers ---- */
+
+static const struct kernel kernels[] = {
+	{ "combine (small)", (const void *)combine_kernel, SMALL_THREADS },
+	{ "copy_y", (const void *)copy_y_kernel, 256 },
+	{ "meet combine", (const void *)meet_combine_kernel, EP_RANKS_MAX },
+	{ "reduce", (const void *)reduce_kernel, 256 },
+};
 
 extern "C" enum err ep_load_combine(void)
 {
-	static const void *const k[] = { (const void *)copy_y_kernel, (const void *)meet_combine_kernel,
-					 (const void *)reduce_kernel };
-	return loaded(k, sizeof(k) / sizeof(k[0]));
+	return loaded(kernels, sizeof(kernels) / sizeof(kernels[0]));
 }
 
-extern "C" enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const void *y, const int32_t *recv_count,
+extern "C" enum err ep_combine_kernel_info(uint32_t i, struct ep_kernel_info *out)
+{
+	return describe(kernels, sizeof(kernels) / sizeof(kernels[0]), i, out);
+}
+
+extern "C" enum err ep_launch_combine(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
+				      void *stream)
+{
+	uint32_t blocks = ep_small_blocks(g), warps = blocks * (SMALL_THREADS / WARP), pieces = 1;
+	while (c->n_tokens * pieces * 2 <= warps && pieces * 2 * WARP <= g->s.hidden / 8)
+		pieces *= 2;
+	start(g, combine_kernel, dim3(blocks), SMALL_THREADS, 0, stream, *g, slot, *c, pieces);
+	return launched();
+}
+
+extern "C" enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
 				     void *stream)
 {
-	if (g->n_local == 0)
+	if (g->n_local == 0 || g->s.n_ranks == 1) /* nothing that is not ours */
 		return ERR_NONE;
 	const int threads = 256;
 	uint32_t rows = g->s.n_ranks * g->s.max_tokens;
 	uint32_t want = (rows + threads / WARP - 1) / (threads / WARP), most = (g->n_sms * 8 + g->n_local - 1) / g->n_local;
 	most = most < 8 ? 8 : most;
-	dim3 grid(want > most ? most : want, g->n_local);
-	start(g, copy_y_kernel, dim3(grid), threads, 0, stream, *g, slot, (const uint4 *)y, recv_count);
+	start(g, copy_y_kernel, dim3(want > most ? most : want, g->n_local), threads, 0, stream, *g, slot, *c);
 	return launched();
 }
 
-extern "C" enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, int32_t *active, uint64_t timeout_ns,
+extern "C" enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
 					   void *stream)
 {
-	start(g, meet_combine_kernel, dim3(1), EP_RANKS_MAX, 0, stream, *g, slot, active, timeout_ns);
+	start(g, meet_combine_kernel, dim3(1), EP_RANKS_MAX, 0, stream, *g, slot, *c);
 	return launched();
 }
 
-extern "C" enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const float *weights, void *out,
-				     int32_t *incomplete, uint32_t n_tokens, uint32_t top_k, int32_t *active,
+extern "C" enum err ep_launch_reduce(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
 				     void *stream)
 {
 	const int threads = 256;
 	uint32_t n16 = g->s.hidden / 8, pieces = 1, target = g->n_sms * 32;
 	/* few tokens: cut rows so that the machine is full */
-	while (n_tokens * pieces < target && pieces * WARP < n16)
+	while (c->n_tokens * pieces < target && pieces * WARP < n16)
 		pieces *= 2;
-	uint32_t units = n_tokens * pieces;
+	uint32_t units = c->n_tokens * pieces;
 	uint32_t blocks = (units + threads / WARP - 1) / (threads / WARP);
 	blocks = blocks > g->n_sms * 8 ? g->n_sms * 8 : blocks;
 	blocks = blocks == 0 ? 1 : blocks; /* a rank without tokens still says that it is done */
-	start(g, reduce_kernel, dim3(blocks), threads, 0, stream, *g, slot, weights, (uint4 *)out, incomplete,
-	      n_tokens, top_k, pieces, active);
+	start(g, reduce_kernel, dim3(blocks), threads, 0, stream, *g, slot, *c, pieces);
 	return launched();
 }

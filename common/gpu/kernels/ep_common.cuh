@@ -29,6 +29,19 @@ __device__ __forceinline__ void st_release_sys(uint64_t *p, uint64_t v)
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+/* Within this GPU: the blocks of one kernel. */
+__device__ __forceinline__ uint64_t ld_acquire_gpu(const uint64_t *p)
+{
+	uint64_t v;
+	asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+	return v;
+}
+
+__device__ __forceinline__ void st_release_gpu(uint64_t *p, uint64_t v)
+{
+	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 __device__ __forceinline__ uint64_t now_ns()
 {
 	uint64_t t;
@@ -91,7 +104,10 @@ __device__ __forceinline__ void mask_rank(const struct ep_gpu &g, uint32_t slot,
 	active[r] = 0;
 }
 
-/* One thread: waits for rank r's flag; a rank that does not come by the deadline is masked (I4). */
+/*
+ * One thread: waits for rank r's flag; a rank that does not come by the deadline is masked (I4). The
+ * clock is read before the flag, so a flag that came in time is seen however long we stood still.
+ */
 __device__ __forceinline__ void wait_or_mask(const struct ep_gpu &g, uint32_t slot, int f, uint32_t r,
 					     uint64_t stamp, uint64_t end_ns, int32_t *active)
 {
@@ -99,12 +115,14 @@ __device__ __forceinline__ void wait_or_mask(const struct ep_gpu &g, uint32_t sl
 		return;
 	const uint64_t *at = flag_of(g, g.me, slot, f, r);
 	uint64_t v;
+	bool over = false;
 	for (;;) {
 		v = ld_acquire_sys(at);
 		if (v >> 40 == stamp >> 40 && v >= stamp)
 			return;
-		if (now_ns() > end_ns)
+		if (over)
 			break;
+		over = now_ns() > end_ns;
 	}
 	mask_rank(g, slot, f, r, stamp, v, active);
 }
@@ -124,16 +142,58 @@ __device__ __forceinline__ bool last_block(uint32_t *counter)
 	__shared__ bool last;
 	__syncthreads();
 	if (threadIdx.x == 0) {
-		__threadfence_system();
+		__threadfence();
 		uint32_t n = gridDim.x * gridDim.y;
 		last = atomicAdd(counter, 1) == n - 1;
 		if (last) {
 			*counter = 0;
-			__threadfence_system();
+			__threadfence();
 		}
 	}
 	__syncthreads();
 	return last;
+}
+
+/*
+ * The meeting inside a small batch's kernel: every block but the first arrives when its part is
+ * written; the first waits for them, meets the other ranks, and opens the gate for this step. The
+ * blocks of such kernels are few enough to be on the GPU together (ep_small_blocks), else this would
+ * never end. Release and acquire at the GPU's scope; the first block's flags to other ranks are
+ * system-scope releases after it, and causality is transitive.
+ */
+__device__ __forceinline__ void arrive(uint32_t *counter)
+{
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		__threadfence();
+		atomicAdd(counter, 1);
+	}
+}
+
+__device__ __forceinline__ void await_blocks(uint32_t *counter)
+{
+	if (threadIdx.x == 0) {
+		while (*(volatile uint32_t *)counter != gridDim.x - 1)
+			;
+		*counter = 0;
+		__threadfence();
+	}
+	__syncthreads();
+}
+
+__device__ __forceinline__ void open_gate(uint64_t *gate, uint64_t stamp)
+{
+	__syncthreads();
+	if (threadIdx.x == 0)
+		st_release_gpu(gate, stamp);
+}
+
+__device__ __forceinline__ void await_gate(const uint64_t *gate, uint64_t stamp)
+{
+	if (threadIdx.x == 0)
+		while (ld_acquire_gpu(gate) != stamp)
+			;
+	__syncthreads();
 }
 
 template <typename... P, typename... A>
@@ -158,12 +218,45 @@ static inline enum err launched()
 	return cudaGetLastError() == cudaSuccess ? ERR_NONE : ERR_IO;
 }
 
-static inline enum err loaded(const void *const *kernels, size_t n)
+/* Blocks of a kernel whose blocks wait: half of what the GPU holds of them, over all ranks on it. */
+static inline uint32_t ep_small_blocks(const struct ep_gpu *g)
 {
-	for (size_t i = 0; i < n; i++) {
-		struct cudaFuncAttributes a;
-		if (cudaFuncGetAttributes(&a, kernels[i]) != cudaSuccess)
-			return ERR_UNSUPPORTED;
+	uint32_t n = g->n_sms / (2 * (g->n_here ? g->n_here : 1));
+	return n < 1 ? 1 : n;
+}
+
+/* What loads and describes the kernels of a family. */
+struct kernel {
+	const char *name;
+	const void *fn;
+	int threads;
+};
+
+static inline enum err describe(const struct kernel *k, size_t n, uint32_t i, struct ep_kernel_info *out)
+{
+	struct cudaFuncAttributes a;
+	int blocks = 0;
+	if (i >= n)
+		return ERR_NOT_FOUND;
+	if (cudaFuncGetAttributes(&a, k[i].fn) != cudaSuccess ||
+	    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k[i].fn, k[i].threads, 0) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ERR_UNSUPPORTED;
 	}
+	out->name = k[i].name;
+	out->threads = (uint32_t)k[i].threads;
+	out->registers = (uint32_t)a.numRegs;
+	out->shared_bytes = (uint32_t)a.sharedSizeBytes;
+	out->local_bytes = (uint32_t)a.localSizeBytes;
+	out->blocks_per_sm = (uint32_t)blocks;
+	return ERR_NONE;
+}
+
+static inline enum err loaded(const struct kernel *k, size_t n)
+{
+	struct ep_kernel_info info;
+	for (uint32_t i = 0; i < n; i++)
+		if (describe(k, n, i, &info) != ERR_NONE)
+			return ERR_UNSUPPORTED;
 	return ERR_NONE;
 }

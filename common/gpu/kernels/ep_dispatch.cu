@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Dispatch: route -> pack -> meet -> gather (ep.h for the protocol, ep_kernels.h for the flags).
+ * Dispatch: claim -> route and pack -> meet -> gather (ep.h for the protocol, ep_kernels.h for the
+ * flags). A large batch takes a kernel each, a small one a single kernel.
  *
  * Bytes, for T tokens a rank, K choices, row bytes B (hidden * 2, or hidden + hidden/32 for fp8):
  *   pack    reads T * hidden * 2, writes T * B
@@ -10,6 +11,40 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
+
+/* ---- claim ---- */
+
+/*
+ * Every block that writes into the slot, first: may it (I3)? Then the stamp, before any row (I2). All
+ * threads, 128 at least.
+ */
+__device__ void claim_slot(const struct ep_gpu &g, uint32_t slot, int32_t *active, uint64_t timeout_ns)
+{
+	uint64_t count = g.st->count[slot] + 1, end = end_of(timeout_ns);
+	uint32_t r = threadIdx.x % EP_RANKS_MAX, half = threadIdx.x / EP_RANKS_MAX;
+	if (half < 2 && r < g.s.n_ranks) {
+		bool out = active[r] == 0, masked = g.st->masked[r];
+		if (half == 0 && out)
+			g.st->masked[r] = 1;
+		if (half == 0 && masked)
+			active[r] = 0;
+		if (!out && !masked)
+			wait_or_mask(g, slot, half ? EP_Y_DONE : EP_READ_DONE, r, stamp_of(g, count - 1), end, active);
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		*(volatile uint64_t *)&head_of(g, g.me, slot)->stamp_head = stamp_of(g, count);
+		__threadfence_system();
+	}
+	__syncthreads();
+}
+
+/* Grid 1 x 128. */
+__global__ void claim_kernel(struct ep_gpu g, uint32_t slot, int32_t *active, uint64_t timeout_ns)
+{
+	after_previous();
+	claim_slot(g, slot, active, timeout_ns);
+}
 
 /* ---- route: one block ---- */
 
@@ -84,52 +119,43 @@ __device__ void place_part(const int64_t *topk, uint32_t from, uint32_t to, int3
 	}
 }
 
-/* Every block that writes into the slot, first: may it (I3)? Then the stamp, before any row (I2). */
-__device__ void claim_slot(const struct ep_gpu &g, uint32_t slot, int32_t *active, uint64_t timeout_ns)
-{
-	uint64_t count = g.st->count[slot] + 1, end = end_of(timeout_ns);
-	if (threadIdx.x < g.s.n_ranks) {
-		uint32_t r = threadIdx.x;
-		if (active[r] == 0)
-			g.st->masked[r] = 1;
-		else if (g.st->masked[r])
-			active[r] = 0;
-		wait_or_mask(g, slot, EP_READ_DONE, r, stamp_of(g, count - 1), end, active);
-		wait_or_mask(g, slot, EP_Y_DONE, r, stamp_of(g, count - 1), end, active);
-	}
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		*(volatile uint64_t *)&head_of(g, g.me, slot)->stamp_head = stamp_of(g, count);
-		__threadfence_system();
-	}
-	__syncthreads();
-}
-
 /*
- * Checks and counts the choices, then writes ids, pos, counts and the head. Two passes of each warp
- * over its own tokens with a scan over the warps between them keep the order of the list.
- * Shared: n_warps * n_experts * 4 bytes.
+ * Two passes of each warp over its own tokens with a scan over the warps between them keep the order
+ * of the list. hist: [n_warps][n_experts] in shared memory. The first pass only reads the caller's.
  */
-__device__ void route(const struct ep_gpu &g, uint32_t slot, const int64_t *topk, uint32_t n_tokens, uint32_t top_k,
-		      int fp8, uint32_t n_warps)
+struct route_part {
+	uint32_t from, to; /* tokens of this warp */
+	int32_t *mine;	   /* its part of hist */
+	bool refused;
+};
+
+__device__ struct route_part route_count(const struct ep_gpu &g, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+					 int32_t *hist)
 {
-	extern __shared__ int32_t hist[]; /* [n_warps][n_experts] */
 	__shared__ uint32_t bad;
-	uint32_t warp = threadIdx.x / WARP;
-	uint8_t *s = slot_of(g, g.me, slot);
-	struct ep_slot_head *head = (struct ep_slot_head *)s;
+	uint32_t warp = threadIdx.x / WARP, part = (d.n_tokens + n_warps - 1) / n_warps;
+	struct route_part p;
 	if (threadIdx.x == 0)
 		bad = 0;
 	for (uint32_t i = threadIdx.x; i < n_warps * g.s.n_experts; i += blockDim.x)
 		hist[i] = 0;
 	__syncthreads();
-	uint32_t part = (n_tokens + n_warps - 1) / n_warps;
-	uint32_t from = min(warp * part, n_tokens), to = warp < n_warps ? min(from + part, n_tokens) : from;
-	int32_t *mine = hist + warp * g.s.n_experts;
-	if (count_part(g, topk, from, to, top_k, mine))
+	p.from = min(warp * part, d.n_tokens);
+	p.to = warp < n_warps ? min(p.from + part, d.n_tokens) : p.from;
+	p.mine = hist + warp * g.s.n_experts;
+	if (count_part(g, d.topk, p.from, p.to, d.top_k, p.mine))
 		bad = 1;
 	__syncthreads();
-	bool refused = bad; /* then nothing of ours moves; peers see a rank with no tokens */
+	p.refused = bad; /* then nothing of ours moves; peers see a rank with no tokens */
+	return p;
+}
+
+/* After claim: ids, pos, counts and the head. */
+__device__ void route_write(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+			    int32_t *hist, const struct route_part &p)
+{
+	uint8_t *s = slot_of(g, g.me, slot);
+	struct ep_slot_head *head = (struct ep_slot_head *)s;
 	int32_t *counts = (int32_t *)(s + g.l.counts);
 	for (uint32_t e = threadIdx.x; e < g.s.n_experts; e += blockDim.x) {
 		int32_t at = 0;
@@ -139,34 +165,29 @@ __device__ void route(const struct ep_gpu &g, uint32_t slot, const int64_t *topk
 			hist[w * g.s.n_experts + e] = at;
 			at += n;
 		}
-		counts[e] = refused ? 0 : at;
+		counts[e] = p.refused ? 0 : at;
 	}
 	__syncthreads();
-	if (!refused)
-		place_part(topk, from * top_k, to * top_k, mine, (int32_t *)(s + g.l.topk), (int32_t *)(s + g.l.pos));
+	if (!p.refused)
+		place_part(d.topk, p.from * d.top_k, p.to * d.top_k, p.mine, (int32_t *)(s + g.l.topk),
+			   (int32_t *)(s + g.l.pos));
 	if (threadIdx.x == 0) {
-		if (refused)
+		if (p.refused)
 			g.status->bad = 1;
-		head->n_tokens = refused ? 0 : n_tokens;
-		head->top_k = top_k;
+		head->n_tokens = p.refused ? 0 : d.n_tokens;
+		head->top_k = d.top_k;
 		head->n_experts = g.s.n_experts;
-		head->fp8 = fp8;
+		head->fp8 = d.fp8;
 	}
-}
-
-/* Grid 1 x 1024. */
-__global__ void __launch_bounds__(1024) route_kernel(struct ep_gpu g, uint32_t slot, const int64_t *topk,
-						     uint32_t n_tokens, uint32_t top_k, int fp8, int32_t *active,
-						     uint64_t timeout_ns, uint32_t n_warps)
-{
-	after_previous();
-	claim_slot(g, slot, active, timeout_ns);
-	route(g, slot, topk, n_tokens, top_k, fp8, n_warps);
 }
 
 /* ---- pack ---- */
 
-/* 8 channels of a lane; 16 lanes share a scale. The arithmetic of answers.md, bit for bit. */
+/*
+ * 8 channels of a lane; 16 lanes share a scale. The arithmetic of answers.md, bit for bit: the quotient
+ * is corrected by its remainder, which for a bf16 numerator gives the e4m3 of the IEEE quotient
+ * (num.c says why). An infinite scale has no remainder: its quotients are 0 or NaN.
+ */
 __device__ __forceinline__ uint2 cast8(uint4 v, float *scale)
 {
 	const uint32_t w[4] = { v.x, v.y, v.z, v.w };
@@ -182,41 +203,23 @@ __device__ __forceinline__ uint2 cast8(uint4 v, float *scale)
 #pragma unroll
 	for (int d = 8; d > 0; d >>= 1)
 		amax = fmaxf(amax, __shfl_xor_sync(ALL, amax, d));
-	float s = __fdiv_rn(fmaxf(amax, 1e-4f), 448.0f);
+	float s = __fdiv_rn(fmaxf(amax, 1e-4f), 448.0f), inv = __frcp_rn(s);
+	float finite = s < INFINITY ? s : 0.0f;
 	*scale = s;
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		float q = __fmul_rn(f[i], inv);
+		q = __fmaf_rn(__fmaf_rn(-q, finite, f[i]), inv, q);
+		f[i] = copysignf(q, f[i]); /* the correction loses the sign of 0 */
+	}
 	uint32_t q[2] = { 0, 0 };
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		float2 p = make_float2(__fdiv_rn(f[2 * i], s), __fdiv_rn(f[2 * i + 1], s));
-		uint32_t two = __nv_cvt_float2_to_fp8x2(p, __NV_SATFINITE, __NV_E4M3);
+		uint32_t two =
+			__nv_cvt_float2_to_fp8x2(make_float2(f[2 * i], f[2 * i + 1]), __NV_SATFINITE, __NV_E4M3);
 		q[i / 2] |= two << (i % 2 * 16);
 	}
 	return make_uint2(q[0], q[1]);
-}
-
-/* One row of the caller into our slot, by a warp, all loads of a round in flight. */
-template <bool FP8>
-__device__ void pack_row(const struct ep_gpu &g, const uint4 *in, uint8_t *row)
-{
-	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8;
-	float *scales = (float *)(row + g.s.hidden);
-	/* hidden is a multiple of 128: 16 lanes of 8 channels; the other half may idle at the end */
-#pragma unroll 4
-	for (uint32_t i = lane; i < (n16 + WARP - 1) / WARP * WARP; i += WARP) {
-		uint4 v = i < n16 ? ld_row(in + i) : make_uint4(0, 0, 0, 0);
-		if (!FP8) {
-			if (i < n16)
-				((uint4 *)row)[i] = v;
-			continue;
-		}
-		float scale;
-		uint2 q = cast8(v, &scale);
-		if (i < n16) {
-			((uint2 *)row)[i] = q;
-			if (lane % 16 == 0)
-				scales[i / 16] = scale;
-		}
-	}
 }
 
 template <bool FP8>
@@ -225,81 +228,104 @@ __device__ __forceinline__ uint64_t row_stride(const struct ep_gpu &g)
 	return FP8 ? ((uint64_t)g.s.hidden + g.s.hidden / 32 + 15) / 16 * 16 : (uint64_t)g.s.hidden * 2;
 }
 
-/* Warp per token, grid-stride. Bound: bytes (see above). */
-template <bool FP8>
-__global__ void pack_kernel(struct ep_gpu g, uint32_t slot, const uint4 *x, uint32_t n_tokens)
+#define PACK_UNROLL 4
+#define PACK_PIECE  (PACK_UNROLL * WARP) /* uint4 of a row that a warp has in flight */
+
+/* hidden is a multiple of 128, so 16 lanes of 8 channels are all there or all beyond the end. */
+__device__ __forceinline__ void pack_load(const struct ep_gpu &g, const uint4 *row, uint32_t from, uint4 *v)
 {
-	after_previous();
-	uint8_t *rows = slot_of(g, g.me, slot) + g.l.rows;
-	uint32_t n_warps = gridDim.x * (blockDim.x / WARP);
-	for (uint32_t t = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; t < n_tokens; t += n_warps)
-		pack_row<FP8>(g, x + (uint64_t)t * (g.s.hidden / 8), rows + t * row_stride<FP8>(g));
+	uint32_t n16 = g.s.hidden / 8, lane = threadIdx.x % WARP;
+#pragma unroll
+	for (int u = 0; u < PACK_UNROLL; u++) {
+		uint32_t i = from + u * WARP + lane;
+		v[u] = i < n16 ? ld_row(row + i) : make_uint4(0, 0, 0, 0);
+	}
 }
 
-/*
- * route and pack in one launch, for small batches: block 0 routes, the others pack, and each of
- * them asks whether the slot is free. They are few (ep_launch_publish), so that waiting blocks of
- * all ranks on a GPU leave room for the kernels they wait for. Grid 1 + blocks x 1024.
- */
 template <bool FP8>
-__global__ void __launch_bounds__(1024) publish_kernel(struct ep_gpu g, uint32_t slot, const uint4 *x,
-						       const int64_t *topk, uint32_t n_tokens, uint32_t top_k,
-						       int32_t *active, uint64_t timeout_ns, uint32_t n_warps)
+__device__ __forceinline__ void pack_store(const struct ep_gpu &g, uint8_t *row, uint32_t from, const uint4 *v)
 {
+	uint32_t n16 = g.s.hidden / 8, lane = threadIdx.x % WARP;
+	float *scales = (float *)(row + g.s.hidden);
+#pragma unroll
+	for (int u = 0; u < PACK_UNROLL; u++) {
+		uint32_t i = from + u * WARP + lane;
+		if (!FP8) {
+			if (i < n16)
+				((uint4 *)row)[i] = v[u];
+			continue;
+		}
+		float scale;
+		uint2 q = cast8(v[u], &scale);
+		if (i < n16) {
+			((uint2 *)row)[i] = q;
+			if (lane % 16 == 0)
+				scales[i / 16] = scale;
+		}
+	}
+}
+
+/* Warp per token, of the blocks from `first_block` on. Bound: bytes (see above). */
+template <bool FP8>
+__device__ void pack_rows(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t first_block)
+{
+	uint8_t *rows = slot_of(g, g.me, slot) + g.l.rows;
+	uint32_t per = blockDim.x / WARP, stride = (gridDim.x - first_block) * per;
+	for (uint32_t t = (blockIdx.x - first_block) * per + threadIdx.x / WARP; t < d.n_tokens; t += stride) {
+		const uint4 *in = (const uint4 *)d.x + (uint64_t)t * (g.s.hidden / 8);
+		for (uint32_t i = 0; i < g.s.hidden / 8; i += PACK_PIECE) {
+			uint4 v[PACK_UNROLL];
+			pack_load(g, in, i, v);
+			pack_store<FP8>(g, rows + t * row_stride<FP8>(g), i, v);
+		}
+	}
+}
+
+/* A large batch, after claim: the first block routes while the others pack. Grid 1 + blocks x 1024. */
+template <bool FP8>
+__global__ void __launch_bounds__(1024)
+	publish_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, uint32_t n_warps)
+{
+	extern __shared__ int32_t shared[];
 	after_previous();
-	claim_slot(g, slot, active, timeout_ns);
-	if (blockIdx.x == 0) {
-		route(g, slot, topk, n_tokens, top_k, FP8, n_warps);
+	if (blockIdx.x > 0) {
+		pack_rows<FP8>(g, slot, d, 1);
 		return;
 	}
-	uint8_t *rows = slot_of(g, g.me, slot) + g.l.rows;
-	uint32_t stride = (gridDim.x - 1) * (blockDim.x / WARP);
-	for (uint32_t t = (blockIdx.x - 1) * (blockDim.x / WARP) + threadIdx.x / WARP; t < n_tokens; t += stride)
-		pack_row<FP8>(g, x + (uint64_t)t * (g.s.hidden / 8), rows + t * row_stride<FP8>(g));
+	struct route_part p = route_count(g, d, n_warps, shared);
+	route_write(g, slot, d, n_warps, shared, p);
 }
 
-/* ---- meet ---- */
+/* ---- meet: one block ---- */
 
-/* Does what source r published belong to this step and fit it? */
-__device__ bool source_fits(const struct ep_gpu &g, uint32_t r, uint32_t slot, uint64_t stamp, int fp8)
+/* Masks what source r published when it does not belong to this step or does not fit it. */
+__device__ void take_head(const struct ep_gpu &g, uint32_t slot, uint32_t r, uint64_t stamp, int fp8, int32_t *active)
 {
-	const volatile struct ep_slot_head *h = head_of(g, r, slot);
-	return h->stamp_head == stamp && h->n_tokens <= g.s.max_tokens && h->top_k >= 1 &&
-	       h->top_k <= EP_TOP_K_MAX && h->n_experts == g.s.n_experts && (int)h->fp8 == fp8;
+	const struct ep_slot_head *h = head_of(g, r, slot);
+	uint64_t found = *(const volatile uint64_t *)&h->stamp_head;
+	uint32_t n_tokens, top_k, n_experts, is_fp8;
+	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+		     : "=r"(n_tokens), "=r"(top_k), "=r"(n_experts), "=r"(is_fp8)
+		     : "l"(&h->n_tokens));
+	bool fits = found == stamp && n_tokens <= g.s.max_tokens && top_k >= 1 && top_k <= EP_TOP_K_MAX &&
+		    n_experts == g.s.n_experts && (int)is_fp8 == fp8;
+	if (!fits)
+		mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, active);
+	g.st->n_tokens[slot][r] = fits ? n_tokens : 0;
+	g.st->top_k[slot][r] = fits ? top_k : 1;
 }
 
-/*
- * Says "published", waits for all sources, lays our rows out: begin for the sources to read (-1
- * for a masked one, I2), counts and ranges for the caller. Grid 1 x 1024.
- */
-__global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, int signal, int32_t *active,
-				     int32_t *recv_count, int64_t *range, uint64_t timeout_ns)
+/* Where each source's rows begin: for the sources to read, and for the caller. counts: shared memory. */
+__device__ void lay_out(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, const uint32_t *where,
+			const bool *out, int32_t *counts)
 {
-	after_previous();
-	extern __shared__ int32_t counts[]; /* [n_local][n_ranks] */
-	uint64_t count = g.st->count[slot] + (signal ? 1 : 0), stamp = stamp_of(g, count), end = end_of(timeout_ns);
 	uint32_t n = g.s.n_ranks, tid = threadIdx.x;
-	if (tid < n) {
-		if (signal && !g.st->masked[tid]) {
-			__threadfence_system();
-			st_release_sys(flag_of(g, tid, slot, EP_PUBLISHED, g.me), stamp);
-		}
-		wait_or_mask(g, slot, EP_PUBLISHED, tid, stamp, end, active);
-		if (!g.st->masked[tid] && !source_fits(g, tid, slot, stamp, fp8))
-			mask_rank(g, slot, EP_N_FLAGS, tid, stamp, head_of(g, tid, slot)->stamp_head, active);
-		bool out = g.st->masked[tid];
-		g.st->n_tokens[slot][tid] = out ? 0 : head_of(g, tid, slot)->n_tokens;
-		g.st->top_k[slot][tid] = out ? 1 : head_of(g, tid, slot)->top_k;
-	}
-	__syncthreads();
-	if (tid == 0)
-		g.st->count[slot] = count; /* the step is out: everything after counts with it */
 	for (uint32_t i = tid; i < g.s.n_experts * n; i += blockDim.x) { /* many loads in flight */
-		uint32_t e = i / n, r = i % n;
-		if (g.owner[e] != g.me)
+		uint32_t e = i / n, r = i % n, w = where[e];
+		if (w >> 16 != g.me)
 			continue;
 		const volatile int32_t *c = (const int32_t *)(slot_of(g, r, slot) + g.l.counts);
-		counts[g.local[e] * n + r] = g.st->masked[r] ? 0 : c[e];
+		counts[(w & 0xffff) * n + r] = out[r] ? 0 : c[e];
 	}
 	__syncthreads();
 	int32_t *begin = (int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
@@ -307,13 +333,53 @@ __global__ void meet_dispatch_kernel(struct ep_gpu g, uint32_t slot, int fp8, in
 		int32_t at = 0;
 		for (uint32_t r = 0; r < n; r++) {
 			int32_t c = counts[l * n + r];
-			begin[l * n + r] = g.st->masked[r] ? -1 : at;
-			if (range)
-				range[(uint64_t)l * n + r] = (int64_t)at << 32 | (uint32_t)c;
+			begin[l * n + r] = out[r] ? -1 : at; /* I2 */
+			if (d.range)
+				d.range[(uint64_t)l * n + r] = (int64_t)at << 32 | (uint32_t)c;
 			at += c;
 		}
-		recv_count[l] = at;
+		d.recv_count[l] = at;
 	}
+}
+
+/*
+ * Says "published" and makes the step the slot's (PUBLISH); waits for all sources and lays our rows
+ * out (RECEIVE). counts: [n_local][n_ranks] of shared memory. The step's stamp.
+ */
+__device__ uint64_t meet(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, int parts,
+			 const uint32_t *where, int32_t *counts)
+{
+	__shared__ bool out[EP_RANKS_MAX];
+	bool publish = parts & EP_PART_PUBLISH;
+	uint64_t count = g.st->count[slot] + (publish ? 1 : 0), stamp = stamp_of(g, count);
+	uint32_t tid = threadIdx.x;
+	if (tid < g.s.n_ranks) {
+		if (publish && !g.st->masked[tid])
+			st_release_sys(flag_of(g, tid, slot, EP_PUBLISHED, g.me), stamp);
+		if (parts & EP_PART_RECEIVE) {
+			wait_or_mask(g, slot, EP_PUBLISHED, tid, stamp, end_of(d.timeout_ns), d.active);
+			if (!g.st->masked[tid])
+				take_head(g, slot, tid, stamp, d.fp8, d.active);
+			out[tid] = g.st->masked[tid];
+			if (out[tid])
+				g.st->n_tokens[slot][tid] = 0;
+		}
+	}
+	__syncthreads();
+	if (tid == 0 && publish)
+		g.st->count[slot] = count; /* the step is out: everything after counts with it */
+	if (parts & EP_PART_RECEIVE)
+		lay_out(g, slot, d, where, out, counts);
+	return stamp;
+}
+
+/* Grid 1 x 1024. */
+__global__ void __launch_bounds__(1024)
+	meet_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, int parts)
+{
+	extern __shared__ int32_t shared[];
+	after_previous();
+	meet(g, slot, d, parts, g.where, shared);
 }
 
 /* advance: the flag is the slot's next step, which it thereby becomes. */
@@ -324,10 +390,8 @@ __global__ void signal_kernel(struct ep_gpu g, uint32_t slot, int flag, int adva
 	__syncthreads();
 	if (threadIdx.x == 0)
 		g.st->count[slot] = count;
-	if (threadIdx.x < g.s.n_ranks && !g.st->masked[threadIdx.x]) {
-		__threadfence_system();
+	if (threadIdx.x < g.s.n_ranks && !g.st->masked[threadIdx.x])
 		st_release_sys(flag_of(g, threadIdx.x, slot, flag, g.me), stamp);
-	}
 }
 
 /* ---- gather ---- */
@@ -380,51 +444,47 @@ __device__ __forceinline__ void spread(const struct ep_gpu &g, const uint8_t *ro
 	}
 }
 
-/*
- * Warp per (source, token, piece of the row): reads it once and writes it for each of the token's
- * experts here. Grid (x, n_ranks), y = source. Bound: bytes.
- */
+/* A warp: one piece of one token of one source, read once and written for each of its experts here. */
 template <bool FP8>
-__global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, float *scales, int32_t *src_info,
-			      int32_t *active, uint32_t n_pieces)
+__device__ __forceinline__ void gather_piece(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d,
+					     const uint32_t *where, uint32_t src, uint32_t t, uint32_t top_k,
+					     uint32_t piece, uint32_t n_pieces)
 {
-	after_previous();
-	uint32_t lane = threadIdx.x % WARP, src = (blockIdx.y + g.me) % g.s.n_ranks; /* start at home */
-	uint32_t n_tokens = g.st->n_tokens[slot][src], top_k = g.st->top_k[slot][src];
-	uint32_t n_warps = gridDim.x * (blockDim.x / WARP), n = g.s.n_ranks;
-	uint64_t cap = (uint64_t)n * g.s.max_tokens;
-	const uint8_t *s = slot_of(g, src, slot);
-	const int32_t *ids = (const int32_t *)(s + g.l.topk), *pos = (const int32_t *)(s + g.l.pos);
-	const int32_t *begin = (const int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
+	uint32_t lane = threadIdx.x % WARP, n = g.s.n_ranks;
 	uint32_t n16 = g.s.hidden / (FP8 ? 16 : 8), per = (n16 + n_pieces * WARP - 1) / (n_pieces * WARP) * WARP;
-	for (uint32_t u = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP; u < n_tokens * n_pieces; u += n_warps) {
-		uint32_t t = u / n_pieces, piece = u % n_pieces;
-		int64_t dest = -1;
-		if (lane < top_k) {
-			int32_t id = ids[(uint64_t)t * top_k + lane];
-			if (id >= 0 && id < (int32_t)g.s.n_experts && g.owner[id] == g.me) {
-				uint32_t l = g.local[id];
-				uint64_t at = (uint64_t)(begin[l * n + src] + pos[(uint64_t)t * top_k + lane]);
-				if (at < cap) /* else the source went on and we are masked there */
-					dest = (int64_t)(l * cap + at);
-			}
+	uint64_t cap = (uint64_t)n * g.s.max_tokens, i = (uint64_t)t * top_k + lane;
+	const uint8_t *s = slot_of(g, src, slot);
+	int64_t dest = -1;
+	if (lane < top_k) {
+		int32_t id = ((const int32_t *)(s + g.l.topk))[i], pos = ((const int32_t *)(s + g.l.pos))[i];
+		uint32_t w = id >= 0 && id < (int32_t)g.s.n_experts ? where[id] : ~0u, l = w & 0xffff;
+		if (w >> 16 == g.me) {
+			const int32_t *begin = (const int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
+			uint64_t at = (uint64_t)(begin[l * n + src] + pos);
+			if (at < cap) /* else the source went on and we are masked there */
+				dest = (int64_t)(l * cap + at);
 		}
-		uint32_t owned = __ballot_sync(ALL, dest >= 0);
-		if (!owned)
-			continue;
-		if (dest >= 0 && piece == 0)
-			src_info[dest] = (int32_t)t;
-		spread<FP8>(g, s + g.l.rows + t * row_stride<FP8>(g), recv_x, scales, owned, dest, piece * per,
-			    min((piece + 1) * per, n16));
 	}
+	uint32_t owned = __ballot_sync(ALL, dest >= 0);
+	if (!owned)
+		return;
+	if (dest >= 0 && piece == 0)
+		d.src_info[dest] = (int32_t)t;
+	spread<FP8>(g, s + g.l.rows + t * row_stride<FP8>(g), (uint8_t *)d.recv_x, d.scales, owned, dest, piece * per,
+		    min((piece + 1) * per, n16));
+}
+
+/* All blocks, at the end: the last one tells the sources, after it looked whether they went on (I2). */
+__device__ void gather_end(const struct ep_gpu &g, uint32_t slot, int32_t *active)
+{
 	if (!last_block(&g.st->blocks_done[slot][0]))
 		return;
 	uint64_t stamp = stamp_of(g, g.st->count[slot]);
-	if (threadIdx.x >= n || g.st->masked[threadIdx.x])
+	uint32_t r = threadIdx.x, n = g.s.n_ranks;
+	if (r >= n || g.st->masked[r])
 		return;
-	uint32_t r = threadIdx.x;
 	uint64_t found = *(volatile uint64_t *)&head_of(g, r, slot)->stamp_head;
-	if (found != stamp) { /* I2 */
+	if (found != stamp) {
 		mask_rank(g, slot, EP_N_FLAGS, r, stamp, found, active);
 		int32_t *b = (int32_t *)(slot_of(g, g.me, slot) + g.l.begin);
 		for (uint32_t l = 0; l < g.n_local; l++)
@@ -434,16 +494,128 @@ __global__ void gather_kernel(struct ep_gpu g, uint32_t slot, uint8_t *recv_x, f
 	st_release_sys(flag_of(g, r, slot, EP_READ_DONE, g.me), stamp);
 }
 
+/* Warp per (token, piece of the row). Grid (x, n_ranks), y = source. Bound: bytes. */
+template <bool FP8>
+__global__ void gather_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, uint32_t n_pieces)
+{
+	after_previous();
+	uint32_t src = (blockIdx.y + g.me) % g.s.n_ranks; /* start at home */
+	uint32_t n_tokens = g.st->n_tokens[slot][src], top_k = g.st->top_k[slot][src];
+	uint32_t per = blockDim.x / WARP, n_warps = gridDim.x * per;
+	for (uint32_t u = blockIdx.x * per + threadIdx.x / WARP; u < n_tokens * n_pieces; u += n_warps)
+		gather_piece<FP8>(g, slot, d, g.where, src, u / n_pieces, top_k, u % n_pieces, n_pieces);
+	gather_end(g, slot, d.active);
+}
+
+/* ---- a small batch: all of it in one kernel ---- */
+
+#define SMALL_THREADS 512
+
+/* Before the meeting: the first block routes, the others pack; what can be read is read before claim. */
+template <bool FP8>
+__device__ void small_publish(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+			      int32_t *hist)
+{
+	if (blockIdx.x == 0) {
+		struct route_part p = route_count(g, d, n_warps, hist);
+		claim_slot(g, slot, d.active, d.timeout_ns);
+		route_write(g, slot, d, n_warps, hist, p);
+		return;
+	}
+	uint32_t n16 = g.s.hidden / 8, pieces = (n16 + PACK_PIECE - 1) / PACK_PIECE, per = blockDim.x / WARP;
+	uint32_t u = (blockIdx.x - 1) * per + threadIdx.x / WARP, n = d.n_tokens * pieces, stride = (gridDim.x - 1) * per;
+	uint8_t *rows = slot_of(g, g.me, slot) + g.l.rows;
+	uint4 v[PACK_UNROLL];
+	if (u < n)
+		pack_load(g, (const uint4 *)d.x + (uint64_t)(u / pieces) * n16, u % pieces * PACK_PIECE, v);
+	claim_slot(g, slot, d.active, d.timeout_ns);
+	while (u < n) {
+		pack_store<FP8>(g, rows + u / pieces * row_stride<FP8>(g), u % pieces * PACK_PIECE, v);
+		u += stride;
+		if (u < n)
+			pack_load(g, (const uint4 *)d.x + (uint64_t)(u / pieces) * n16, u % pieces * PACK_PIECE, v);
+	}
+}
+
+/* After it: warps over (source, token, piece), sources one after the other from home. */
+template <bool FP8>
+__device__ void small_gather(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d,
+			     const uint32_t *where, uint32_t n_pieces)
+{
+	__shared__ uint32_t units[EP_RANKS_MAX], top_ks[EP_RANKS_MAX];
+	uint32_t n = g.s.n_ranks, per = blockDim.x / WARP;
+	if (threadIdx.x < n) {
+		uint32_t src = (threadIdx.x + g.me) % n;
+		units[threadIdx.x] = g.st->n_tokens[slot][src] * n_pieces;
+		top_ks[threadIdx.x] = g.st->top_k[slot][src];
+	}
+	__syncthreads();
+	uint32_t u = blockIdx.x * per + threadIdx.x / WARP;
+	for (uint32_t i = 0; i < n; i++) {
+		for (; u < units[i]; u += gridDim.x * per)
+			gather_piece<FP8>(g, slot, d, where, (i + g.me) % n, u / n_pieces, top_ks[i], u % n_pieces,
+					  n_pieces);
+		u -= units[i];
+	}
+	gather_end(g, slot, d.active);
+}
+
+/*
+ * Grid at most ep_small_blocks x 512, so that a GPU holds the blocks of all its ranks: they wait. Two
+ * blocks fit a multiprocessor (64 registers). Shared: where [n_experts], then hist or counts.
+ */
+template <bool FP8>
+__global__ void __launch_bounds__(SMALL_THREADS, 2)
+	dispatch_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, int parts, uint32_t n_warps,
+			uint32_t n_pieces)
+{
+	extern __shared__ int32_t shared[];
+	uint32_t *where = (uint32_t *)shared;
+	after_previous();
+	for (uint32_t e = threadIdx.x; e < g.s.n_experts; e += blockDim.x)
+		where[e] = g.where[e];
+	uint64_t stamp = stamp_of(g, g.st->count[slot] + (parts & EP_PART_PUBLISH ? 1 : 0));
+	if (parts & EP_PART_PUBLISH) {
+		small_publish<FP8>(g, slot, d, n_warps, shared + g.s.n_experts);
+		if (blockIdx.x > 0)
+			arrive(&g.st->arrived[slot][0]);
+		else
+			await_blocks(&g.st->arrived[slot][0]);
+	}
+	__syncthreads();
+	if (blockIdx.x == 0)
+		meet(g, slot, d, parts, where, shared + g.s.n_experts);
+	if (!(parts & EP_PART_RECEIVE))
+		return;
+	if (blockIdx.x == 0)
+		open_gate(&g.st->gate[slot][0], stamp);
+	else
+		await_gate(&g.st->gate[slot][0], stamp);
+	small_gather<FP8>(g, slot, d, where, n_pieces);
+}
+
 /* ---- launchers ---- */
+
+static const struct kernel kernels[] = {
+	{ "dispatch fp8 (small)", (const void *)dispatch_kernel<true>, SMALL_THREADS },
+	{ "dispatch bf16 (small)", (const void *)dispatch_kernel<false>, SMALL_THREADS },
+	{ "claim", (const void *)claim_kernel, 2 * EP_RANKS_MAX },
+	{ "publish fp8", (const void *)publish_kernel<true>, 1024 },
+	{ "publish bf16", (const void *)publish_kernel<false>, 1024 },
+	{ "meet", (const void *)meet_kernel, 1024 },
+	{ "signal", (const void *)signal_kernel, EP_RANKS_MAX },
+	{ "gather fp8", (const void *)gather_kernel<true>, 256 },
+	{ "gather bf16", (const void *)gather_kernel<false>, 256 },
+};
 
 extern "C" enum err ep_load_dispatch(void)
 {
-	static const void *const k[] = {
-		(const void *)route_kernel,	       (const void *)pack_kernel<true>,	   (const void *)pack_kernel<false>,
-		(const void *)publish_kernel<true>,    (const void *)publish_kernel<false>, (const void *)meet_dispatch_kernel,
-		(const void *)signal_kernel,	       (const void *)gather_kernel<true>,  (const void *)gather_kernel<false>,
-	};
-	return loaded(k, sizeof(k) / sizeof(k[0]));
+	return loaded(kernels, sizeof(kernels) / sizeof(kernels[0]));
+}
+
+extern "C" enum err ep_dispatch_kernel_info(uint32_t i, struct ep_kernel_info *out)
+{
+	return describe(kernels, sizeof(kernels) / sizeof(kernels[0]), i, out);
 }
 
 static void allow_shared(const void *kernel, uint32_t bytes)
@@ -452,55 +624,71 @@ static void allow_shared(const void *kernel, uint32_t bytes)
 		cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-static void launch_pack(const struct ep_gpu *g, uint32_t slot, const uint4 *x, uint32_t n_tokens, int fp8,
-			cudaStream_t stream)
+/* Warps that count, each in its own part of the shared memory; at least 2. */
+static uint32_t route_warps(const struct ep_gpu *g, uint32_t shared_bytes, uint32_t most)
 {
-	const int threads = 256;
-	uint32_t blocks = (n_tokens + threads / WARP - 1) / (threads / WARP);
-	blocks = blocks > g->n_sms * 8 ? g->n_sms * 8 : blocks;
-	if (n_tokens == 0)
-		return;
-	if (fp8)
-		start(g, pack_kernel<true>, dim3(blocks), threads, 0, stream, *g, slot, x, n_tokens);
-	else
-		start(g, pack_kernel<false>, dim3(blocks), threads, 0, stream, *g, slot, x, n_tokens);
+	uint32_t n = shared_bytes / (g->s.n_experts * 4);
+	return n > most ? most : n;
 }
 
-extern "C" enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const void *x, const int64_t *topk,
-				      uint32_t n_tokens, uint32_t top_k, int fp8, int32_t *active, uint64_t timeout_ns,
-				      uint32_t shared_bytes, void *stream)
+extern "C" enum err ep_launch_dispatch(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
+				       int parts, void *stream)
 {
-	cudaStream_t st = (cudaStream_t)stream;
-	uint32_t n_warps = shared_bytes / (g->s.n_experts * 4);
-	n_warps = n_warps > 32 ? 32 : n_warps;
+	uint32_t half = d->shared_bytes / 2, where = g->s.n_experts * 4; /* two blocks fit */
+	uint32_t n_warps = half > where ? route_warps(g, half - where, SMALL_THREADS / WARP) : 0;
+	uint32_t bytes = n_warps * where, counts = g->s.max_local * g->s.n_ranks * 4, n16, pieces = 1;
+	uint32_t blocks = ep_small_blocks(g), warps = blocks * (SMALL_THREADS / WARP);
+	bytes = where + (counts > bytes ? counts : bytes);
+	if (n_warps < 2 || bytes > half)
+		return ERR_UNSUPPORTED;
+	n16 = g->s.hidden / (d->fp8 ? 16 : 8);
+	while (g->s.max_tokens * g->s.n_ranks * pieces * 2 <= warps && pieces * 2 * WARP <= n16)
+		pieces *= 2;
+	if (blocks < 2) /* one routes, one packs */
+		blocks = 2;
+	const void *k = d->fp8 ? (const void *)dispatch_kernel<true> : (const void *)dispatch_kernel<false>;
+	allow_shared(k, bytes);
+	if (d->fp8)
+		start(g, dispatch_kernel<true>, dim3(blocks), SMALL_THREADS, bytes, stream, *g, slot, *d, parts,
+		      n_warps, pieces);
+	else
+		start(g, dispatch_kernel<false>, dim3(blocks), SMALL_THREADS, bytes, stream, *g, slot, *d, parts,
+		      n_warps, pieces);
+	return launched();
+}
+
+extern "C" enum err ep_launch_claim(const struct ep_gpu *g, uint32_t slot, int32_t *active, uint64_t timeout_ns,
+				    void *stream)
+{
+	start(g, claim_kernel, dim3(1), 2 * EP_RANKS_MAX, 0, stream, *g, slot, active, timeout_ns);
+	return launched();
+}
+
+extern "C" enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
+				      void *stream)
+{
+	uint32_t n_warps = route_warps(g, d->shared_bytes, 32), bytes = n_warps * g->s.n_experts * 4;
+	uint32_t blocks = (d->n_tokens + 31) / 32, most = g->n_sms * 2;
 	if (n_warps < 2)
 		return ERR_UNSUPPORTED;
-	uint32_t bytes = n_warps * g->s.n_experts * 4, blocks = (n_tokens + 31) / 32;
-	if (blocks + 1 > g->n_sms / (2 * g->s.n_ranks)) {
-		allow_shared((const void *)route_kernel, bytes);
-		start(g, route_kernel, dim3(1), 1024, bytes, st, *g, slot, topk, n_tokens, top_k, fp8, active,
-		      timeout_ns, n_warps);
-		launch_pack(g, slot, (const uint4 *)x, n_tokens, fp8, st);
-	} else if (fp8) {
+	blocks = 1 + (blocks > most ? most : blocks);
+	if (d->fp8) {
 		allow_shared((const void *)publish_kernel<true>, bytes);
-		start(g, publish_kernel<true>, dim3(blocks + 1), 1024, bytes, st, *g, slot, (const uint4 *)x,
-		      topk, n_tokens, top_k, active, timeout_ns, n_warps);
+		start(g, publish_kernel<true>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_warps);
 	} else {
 		allow_shared((const void *)publish_kernel<false>, bytes);
-		start(g, publish_kernel<false>, dim3(blocks + 1), 1024, bytes, st, *g, slot, (const uint4 *)x,
-		      topk, n_tokens, top_k, active, timeout_ns, n_warps);
+		start(g, publish_kernel<false>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_warps);
 	}
 	return launched();
 }
 
-extern "C" enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, int fp8, int signal,
-					    int32_t *active, int32_t *recv_count, int64_t *range, uint64_t timeout_ns,
-					    void *stream)
+extern "C" enum err ep_launch_meet_dispatch(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
+					    int signal, void *stream)
 {
 	uint32_t bytes = g->s.max_local * g->s.n_ranks * 4;
-	allow_shared((const void *)meet_dispatch_kernel, bytes);
-	start(g, meet_dispatch_kernel, dim3(1), 1024, bytes, stream, *g, slot, fp8, signal, active, recv_count,
-	      range, timeout_ns);
+	allow_shared((const void *)meet_kernel, bytes);
+	start(g, meet_kernel, dim3(1), 1024, bytes, stream, *g, slot, *d,
+	      EP_PART_RECEIVE | (signal ? EP_PART_PUBLISH : 0));
 	return launched();
 }
 
@@ -510,11 +698,11 @@ extern "C" enum err ep_launch_signal(const struct ep_gpu *g, uint32_t slot, enum
 	return launched();
 }
 
-extern "C" enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int fp8, void *recv_x, float *scales,
-				     int32_t *src_info, int32_t *active, void *stream)
+extern "C" enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
+				     void *stream)
 {
 	const int threads = 256;
-	uint32_t n16 = g->s.hidden / (fp8 ? 16 : 8), pieces = 1;
+	uint32_t n16 = g->s.hidden / (d->fp8 ? 16 : 8), pieces = 1;
 	/* few tokens: cut rows so that the machine is full */
 	while (g->s.max_tokens * g->s.n_ranks * pieces < g->n_sms * 16 && pieces * 2 * WARP <= n16)
 		pieces *= 2;
@@ -522,11 +710,9 @@ extern "C" enum err ep_launch_gather(const struct ep_gpu *g, uint32_t slot, int 
 	uint32_t per_src = (g->s.max_tokens * pieces + threads / WARP - 1) / (threads / WARP);
 	uint32_t most = (g->n_sms * 8 + g->s.n_ranks - 1) / g->s.n_ranks;
 	dim3 grid(per_src > most ? most : per_src, g->s.n_ranks);
-	if (fp8)
-		start(g, gather_kernel<true>, dim3(grid), threads, 0, stream, *g, slot, (uint8_t *)recv_x, scales,
-		      src_info, active, pieces);
+	if (d->fp8)
+		start(g, gather_kernel<true>, grid, threads, 0, stream, *g, slot, *d, pieces);
 	else
-		start(g, gather_kernel<false>, dim3(grid), threads, 0, stream, *g, slot, (uint8_t *)recv_x, scales,
-		      src_info, active, pieces);
+		start(g, gather_kernel<false>, grid, threads, 0, stream, *g, slot, *d, pieces);
 	return launched();
 }
