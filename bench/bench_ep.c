@@ -6,16 +6,21 @@
  * floor_bytes are those of spec/ep.md (dispatch: written once, read and written once more;
  * combine: three times).
  *
- *   bench_ep [--gpus N] [--pdl] [--kernels] RANKS TOKENS HIDDEN TOPK EXPERTS
+ *   bench_ep [--gpus N] [--tune BITS] [--kernels] [--info] RANKS TOKENS HIDDEN TOPK EXPERTS
  *
- *   --pdl      kernels are launched with programmatic dependency (EP_TUNE_PDL)
+ *   --tune     a sum of EP_TUNE_*
  *   --kernels  also the mean time of each kernel of rank 0, by events around it (with the time it
  *              waits for other ranks; the events keep kernels from overlapping)
+ *   --info     also registers and occupancy of every kernel
  *
- * One JSON object a line, values in us a step for all ranks together.
+ * One JSON object a line, values in us a step for all ranks together. What a step cannot do without is
+ * measured in the same run: ep.two_launches (an empty kernel launched and awaited, twice) and ep.flag_trip
+ * (a flag's way between two kernels that wait for it); least_us is the greater of their sum with two
+ * trips and floor_bytes at copy bandwidth, of_least the value over it.
  */
 #include "ep/ep.h"
 #include "ep_naive.h"
+#include "gpu/ep_kernels.h"
 #include "gpu/gpu.h"
 
 #include <pthread.h>
@@ -29,19 +34,33 @@
 #define GRAPH_STEPS 16
 #define MARKS_MAX   16
 #define MARK_STEPS  50
+#define TRIPS	    200
 
-enum { DISPATCH_FP8, DISPATCH_BF16, COMBINE, COMBINE_ZC, STEP_GRAPH, N_PHASES };
-static const char *const phase_names[] = { "ep.dispatch_fp8", "ep.dispatch_bf16", "ep.combine",
-					   "ep.combine_zero_copy", "ep.step_graph" };
+enum {
+	DISPATCH_FP8,
+	DISPATCH_BF16,
+	COMBINE,
+	COMBINE_ZC,
+	STEP, /* dispatch fp8 and combine zero copy, awaited once */
+	STEP_GRAPH,
+	LAUNCHES,
+	N_PHASES
+};
+static const char *const phase_names[] = { "ep.dispatch_fp8", "ep.dispatch_bf16",
+					   "ep.combine",      "ep.combine_zero_copy",
+					   "ep.step",	      "ep.step_graph",
+					   "ep.two_launches" };
 
 struct world {
 	struct naive c;
 	uint32_t owner[4096], n_gpus, iters;
 	pthread_barrier_t bar;
-	double us[N_PHASES][REPS], copy_gbps[REPS];
+	double us[N_PHASES][REPS], copy_gbps[REPS], trip_us[REPS];
 	uint64_t pairs; /* distinct (token, owner rank) of all ranks */
-	uint64_t choices;
-	bool pdl, kernels;
+	uint64_t choices, own;
+	uint64_t *ping[2]; /* a flag in the memory of each player */
+	uint32_t tune;
+	bool kernels;
 	struct mark {
 		const char *kernel;
 		double us;
@@ -55,7 +74,7 @@ struct rank {
 	struct ep_exchange *x;
 	uint32_t me;
 	int device;
-	void *stream, *graph;
+	void *stream, *graph, *second; /* second: the other player's, of a lone rank */
 	struct ep_buf *b;
 	uint16_t *xb, *y, *out;
 	void *recv;
@@ -115,7 +134,7 @@ static void open_rank(struct rank *r)
 			     .n_experts = c->n_experts,
 			     .expert_owner = w->owner,
 			     .transport = "ipc",
-			     .tune = w->pdl ? EP_TUNE_PDL : 0,
+			     .tune = w->tune,
 			     .mark = w->kernels ? on_mark : NULL,
 			     .ctx = r,
 			     .device = r->device };
@@ -135,6 +154,11 @@ static void open_rank(struct rank *r)
 	r->y = take(r, rows * c->hidden * 2);
 	r->out = take(r, n * c->hidden * 2);
 	r->active = take(r, 64 * 4);
+	if (r->me < 2)
+		w->ping[r->me] = take(r, 16);
+	if (c->n_ranks == 1)
+		w->ping[1] = take(r, 16);
+	must(gpu_stream_new(r->device, &r->second, &why), &why);
 	int32_t ones[64];
 	for (int i = 0; i < 64; i++)
 		ones[i] = 1;
@@ -144,12 +168,12 @@ static void open_rank(struct rank *r)
 	must(gpu_sync(r->stream, &why), &why);
 }
 
-/* Distinct owners of this rank's tokens, for the byte count. */
+/* Distinct owners of this rank's tokens, and choices of our own experts, for the byte count. */
 static void count_pairs(struct rank *r)
 {
 	struct naive *c = &r->w->c;
 	struct why why = { 0 };
-	uint64_t n = (uint64_t)c->max_tokens * c->top_k, pairs = 0, choices = 0;
+	uint64_t n = (uint64_t)c->max_tokens * c->top_k, pairs = 0, choices = 0, own = 0;
 	int64_t *t = malloc(n * 8);
 	must(gpu_copy(t, r->topk, n * 8, r->stream, &why), &why);
 	must(gpu_sync(r->stream, &why), &why);
@@ -158,6 +182,7 @@ static void count_pairs(struct rank *r)
 		for (uint32_t k = 0; k < c->top_k; k++)
 			if (t[i * c->top_k + k] >= 0) {
 				seen |= 1ull << r->w->owner[t[i * c->top_k + k]];
+				own += r->w->owner[t[i * c->top_k + k]] == r->me;
 				choices++;
 			}
 		pairs += (uint64_t)__builtin_popcountll(seen);
@@ -165,6 +190,7 @@ static void count_pairs(struct rank *r)
 	free(t);
 	__atomic_fetch_add(&r->w->pairs, pairs, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&r->w->choices, choices, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&r->w->own, own, __ATOMIC_RELAXED);
 }
 
 static struct ep_handle *dispatch(struct rank *r, bool fp8)
@@ -213,11 +239,44 @@ static double timed(struct rank *r, struct ep_handle **h, int phase)
 		*h = dispatch(r, phase == DISPATCH_FP8);
 	else if (phase == COMBINE || phase == COMBINE_ZC)
 		combine(r, *h, phase == COMBINE_ZC);
-	else
+	else if (phase == STEP)
+		combine(r, dispatch(r, true), true);
+	else if (phase == STEP_GRAPH)
 		must(gpu_graph_launch(r->graph, r->stream, &why), &why);
+	for (int i = 0; phase == LAUNCHES && i < 2; i++) {
+		if (naive_empty(r->stream))
+			exit(1);
+		must(gpu_sync(r->stream, &why), &why);
+	}
 	must(gpu_sync(r->stream, &why), &why);
 	pthread_barrier_wait(&r->w->bar);
 	return now_us() - from;
+}
+
+/* Ranks 0 and 1 play, or both of a lone rank's streams; the others wait. */
+static void trip_rep(struct rank *r, int rep)
+{
+	struct why why = { 0 };
+	void *e0, *e1;
+	float ms = 0;
+	bool alone = r->w->c.n_ranks == 1;
+	uint64_t **f = r->w->ping;
+	pthread_barrier_wait(&r->w->bar);
+	must(gpu_event_new(r->device, true, &e0, &why), &why);
+	must(gpu_event_new(r->device, true, &e1, &why), &why);
+	must(gpu_event_record(e0, r->stream, &why), &why);
+	if (r->me < 2 && naive_pingpong(f[r->me], f[!r->me], TRIPS, r->me == 0, r->stream))
+		exit(1);
+	if (alone && naive_pingpong(f[1], f[0], TRIPS, 0, r->second))
+		exit(1);
+	must(gpu_event_record(e1, r->stream, &why), &why);
+	must(gpu_event_wait(e1, &why), &why);
+	must(gpu_event_ms(e0, e1, &ms, &why), &why);
+	if (r->me == 0)
+		r->w->trip_us[rep] = (double)ms * 1e3 / TRIPS / 2;
+	gpu_event_free(e0);
+	gpu_event_free(e1);
+	pthread_barrier_wait(&r->w->bar);
 }
 
 static void copy_rep(struct rank *r, int rep, void *a, void *b)
@@ -322,12 +381,15 @@ static void *rank_main(void *arg)
 		double us[N_PHASES] = { 0 };
 		if (r->me == 0)
 			copy_rep(r, rep < 0 ? 0 : rep, a, b);
+		trip_rep(r, rep < 0 ? 0 : rep);
 		for (uint32_t i = 0; i < w->iters; i++) {
 			us[DISPATCH_FP8] += timed(r, &h, DISPATCH_FP8);
 			us[COMBINE] += timed(r, &h, COMBINE);
 			us[DISPATCH_BF16] += timed(r, &h, DISPATCH_BF16);
 			us[COMBINE_ZC] += timed(r, &h, COMBINE_ZC);
+			us[STEP] += timed(r, &h, STEP);
 			us[STEP_GRAPH] += timed(r, &h, STEP_GRAPH) / GRAPH_STEPS;
+			us[LAUNCHES] += timed(r, &h, LAUNCHES);
 		}
 		if (r->me == 0 && rep >= 0)
 			for (int p = 0; p < N_PHASES; p++)
@@ -344,47 +406,105 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void report(struct world *w)
+/* Bytes by design and by the push design, each phase. */
+static void count_bytes(const struct world *w, double *bytes, double *floors)
 {
-	struct naive *c = &w->c;
+	const struct naive *c = &w->c;
 	double tokens = (double)c->n_ranks * c->max_tokens, h2 = c->hidden * 2.0,
 	       f8 = c->hidden + c->hidden / 32.0;
-	double ch = (double)w->choices, pairs = (double)w->pairs;
-	double bytes[N_PHASES] = {
-		tokens * (h2 + f8) + pairs * f8 + ch * (f8 + 4),
-		tokens * 2 * h2 + pairs * h2 + ch * (h2 + 4),
-		ch * h2 * 3 + tokens * h2,
-		ch * h2 + tokens * h2,
-		tokens * (h2 + f8) + pairs * f8 + ch * (f8 + 4) + ch * h2 + tokens * h2,
-	};
-	double floors[N_PHASES] = { ch * f8 * 3, ch * h2 * 3, ch * h2 * 3, ch * h2 * 3,
-				    ch * f8 * 3 + ch * h2 * 3 };
-	qsort(w->copy_gbps, REPS, sizeof(double), by_value);
-	double copy = w->copy_gbps[REPS / 2];
+	double ch = (double)w->choices, pairs = (double)w->pairs, own = (double)w->own;
+	bytes[DISPATCH_FP8] = tokens * (h2 + f8) + pairs * f8 + ch * (f8 + 4);
+	bytes[DISPATCH_BF16] = tokens * 2 * h2 + pairs * h2 + ch * (h2 + 4);
+	bytes[COMBINE_ZC] = ch * h2 + tokens * h2;
+	bytes[COMBINE] = bytes[COMBINE_ZC] + (ch - own) * h2 * 2;
+	bytes[STEP] = bytes[STEP_GRAPH] = bytes[DISPATCH_FP8] + bytes[COMBINE_ZC];
+	floors[DISPATCH_FP8] = ch * f8 * 3;
+	floors[DISPATCH_BF16] = floors[COMBINE] = floors[COMBINE_ZC] = ch * h2 * 3;
+	floors[STEP] = floors[STEP_GRAPH] = floors[DISPATCH_FP8] + floors[COMBINE_ZC];
+}
+
+static double median(double *v, double *spread)
+{
+	qsort(v, REPS, sizeof(double), by_value);
+	*spread = (v[REPS - 1] - v[0]) / v[REPS / 2];
+	return v[REPS / 2];
+}
+
+static void head(const struct world *w, const char *name, double value, double spread)
+{
+	const struct naive *c = &w->c;
+	printf("{\"name\":\"%s\",\"tune\":%u,\"gpus\":%u,\"ranks\":%u,\"tokens\":%u,\"hidden\":%u,\"top_k\":%u,"
+	       "\"experts\":%u,\"value\":%.2f,\"unit\":\"us\",\"spread\":%.3f,\"samples\":%d",
+	       name, w->tune, w->n_gpus, c->n_ranks, c->max_tokens, c->hidden, c->top_k,
+	       c->n_experts, value, spread, REPS);
+}
+
+static void report(struct world *w)
+{
+	double bytes[N_PHASES] = { 0 }, floors[N_PHASES] = { 0 }, us[N_PHASES],
+	       spread[N_PHASES], any;
+	double copy = median(w->copy_gbps, &any), trip = median(w->trip_us, &any);
+	count_bytes(w, bytes, floors);
+	head(w, "ep.flag_trip", trip, any);
+	printf("}\n");
+	for (int p = 0; p < N_PHASES; p++)
+		us[p] = median(w->us[p], &spread[p]);
 	for (int p = 0; p < N_PHASES; p++) {
-		double *v = w->us[p];
-		qsort(v, REPS, sizeof(double), by_value);
-		double us = v[REPS / 2], gbps = bytes[p] / us / 1e3,
-		       floor_gbps = floors[p] / us / 1e3;
-		printf("{\"name\":\"%s%s\",\"ranks\":%u,\"tokens\":%u,\"hidden\":%u,\"top_k\":%u,\"experts\":%u,\"value\":%.1f,"
-		       "\"unit\":\"us\",\"bytes\":%.0f,\"gbps\":%.0f,\"limit_name\":\"copy_gbps\",\"limit\":%.0f,\"ratio\":%.3f,"
-		       "\"floor_bytes\":%.0f,\"floor_ratio\":%.3f,\"spread\":%.3f,\"samples\":%d}\n",
-		       phase_names[p], w->pdl ? "_pdl" : "", c->n_ranks, c->max_tokens,
-		       c->hidden, c->top_k, c->n_experts, us, bytes[p], gbps, copy, gbps / copy,
-		       floors[p], floor_gbps / copy, (v[REPS - 1] - v[0]) / us, REPS);
+		double floor_us = floors[p] / copy / 1e3, least = us[LAUNCHES] + 2 * trip;
+		least = floor_us > least ? floor_us : least;
+		head(w, phase_names[p], us[p], spread[p]);
+		if (p != LAUNCHES)
+			printf(",\"bytes\":%.0f,\"gbps\":%.0f,\"limit_name\":\"copy_gbps\",\"limit\":%.0f,"
+			       "\"ratio\":%.3f,\"floor_bytes\":%.0f,\"floor_ratio\":%.3f,\"least_us\":%.1f,"
+			       "\"of_least\":%.2f",
+			       bytes[p], bytes[p] / us[p] / 1e3, copy,
+			       bytes[p] / us[p] / 1e3 / copy, floors[p],
+			       floors[p] / us[p] / 1e3 / copy, least, us[p] / least);
+		printf("}\n");
 	}
 	for (uint32_t i = 0; i < w->n_marks; i++)
 		printf("{\"name\":\"ep.kernel.%s\",\"ranks\":%u,\"tokens\":%u,\"value\":%.2f,\"unit\":\"us\",\"samples\":%u}\n",
-		       w->marks[i].kernel, c->n_ranks, c->max_tokens,
+		       w->marks[i].kernel, w->c.n_ranks, w->c.max_tokens,
 		       w->marks[i].us / w->marks[i].n, w->marks[i].n);
+}
+
+static void print_info(enum err (*next)(uint32_t i, struct ep_kernel_info *out))
+{
+	struct ep_kernel_info k;
+	for (uint32_t i = 0; next(i, &k) == ERR_NONE; i++)
+		printf("{\"name\":\"ep.info.%s\",\"threads\":%u,\"registers\":%u,\"static_shared_bytes\":%u,"
+		       "\"local_bytes\":%u,\"blocks_per_sm\":%u,\"warps_per_sm\":%u}\n",
+		       k.name, k.threads, k.registers, k.shared_bytes, k.local_bytes,
+		       k.blocks_per_sm, k.blocks_per_sm * k.threads / 32);
+}
+
+static int run(struct world *w)
+{
+	static struct rank ranks[64];
+	struct ep_exchange *x[64];
+	pthread_t th[64];
+	w->iters = w->c.max_tokens > 1000 ? 5 : 20;
+	for (uint32_t r = 0; r < w->c.n_ranks; r++)
+		w->c.n_tokens[r] = w->c.max_tokens;
+	for (uint32_t e = 0; e < w->c.n_experts; e++)
+		w->owner[e] = e / (w->c.n_experts / w->c.n_ranks);
+	if (exchange_local(w->c.n_ranks, x) != ERR_NONE)
+		return 1;
+	pthread_barrier_init(&w->bar, NULL, w->c.n_ranks);
+	for (uint32_t r = 0; r < w->c.n_ranks; r++) {
+		ranks[r] = (struct rank){ .w = w, .x = x[r], .me = r };
+		pthread_create(&th[r], NULL, rank_main, &ranks[r]);
+	}
+	for (uint32_t r = 0; r < w->c.n_ranks; r++)
+		pthread_join(th[r], NULL);
+	report(w);
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
 	static struct world w;
-	struct rank ranks[64] = { 0 };
-	struct ep_exchange *x[64];
-	pthread_t th[64];
+	bool info = false;
 	int i = 1;
 	w.n_gpus = 1;
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
@@ -392,15 +512,17 @@ int main(int argc, char **argv)
 	for (; i < argc && argv[i][0] == '-'; i++)
 		if (strcmp(argv[i], "--gpus") == 0 && i + 1 < argc)
 			w.n_gpus = (uint32_t)atoi(argv[++i]);
-		else if (strcmp(argv[i], "--pdl") == 0)
-			w.pdl = true;
+		else if (strcmp(argv[i], "--tune") == 0 && i + 1 < argc)
+			w.tune = (uint32_t)atoi(argv[++i]);
 		else if (strcmp(argv[i], "--kernels") == 0)
 			w.kernels = true;
+		else if (strcmp(argv[i], "--info") == 0)
+			info = true;
 		else
 			break;
 	if (argc - i != 5) {
 		fprintf(stderr,
-			"usage: bench_ep [--gpus N] [--pdl] [--kernels] RANKS TOKENS HIDDEN TOPK EXPERTS\n");
+			"usage: bench_ep [--gpus N] [--tune BITS] [--kernels] [--info] RANKS TOKENS HIDDEN TOPK EXPERTS\n");
 		return 2;
 	}
 	w.c = (struct naive){ .seed = 7,
@@ -409,20 +531,8 @@ int main(int argc, char **argv)
 			      .hidden = (uint32_t)atoi(argv[i + 2]),
 			      .top_k = (uint32_t)atoi(argv[i + 3]),
 			      .n_experts = (uint32_t)atoi(argv[i + 4]) };
-	w.iters = w.c.max_tokens > 1000 ? 5 : 20;
-	for (uint32_t r = 0; r < w.c.n_ranks; r++)
-		w.c.n_tokens[r] = w.c.max_tokens;
-	for (uint32_t e = 0; e < w.c.n_experts; e++)
-		w.owner[e] = e / (w.c.n_experts / w.c.n_ranks);
-	if (exchange_local(w.c.n_ranks, x) != ERR_NONE)
-		return 1;
-	pthread_barrier_init(&w.bar, NULL, w.c.n_ranks);
-	for (uint32_t r = 0; r < w.c.n_ranks; r++) {
-		ranks[r] = (struct rank){ .w = &w, .x = x[r], .me = r };
-		pthread_create(&th[r], NULL, rank_main, &ranks[r]);
-	}
-	for (uint32_t r = 0; r < w.c.n_ranks; r++)
-		pthread_join(th[r], NULL);
-	report(&w);
-	return 0; /* the process ends: device memory goes with it */
+	int r = run(&w);
+	if (info)
+		print_info(ep_dispatch_kernel_info), print_info(ep_combine_kernel_info);
+	return r; /* the process ends: device memory goes with it */
 }

@@ -229,11 +229,30 @@ __global__ void check_out_kernel(naive c, uint32_t r, const uint32_t *owner, con
 	}
 }
 
+__global__ void empty_kernel()
+{
+}
+
+/* One thread: raises *theirs to 1, 2, ... n, each after *mine came to it (the second player: before). */
+__global__ void pingpong_kernel(volatile uint64_t *mine, uint64_t *theirs, uint32_t n, int first)
+{
+	for (uint64_t i = 1; i <= n; i++) {
+		if (first)
+			asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(theirs), "l"(i) : "memory");
+		while (*mine != i)
+			;
+		if (!first)
+			asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(theirs), "l"(i) : "memory");
+	}
+	*mine = 0;
+}
+
 #define GRID 1056
 extern "C" int naive_load(void)
 {
 	struct cudaFuncAttributes a;
-	return cudaFuncGetAttributes(&a, make_kernel) || cudaFuncGetAttributes(&a, expert_kernel) ||
+	return cudaFuncGetAttributes(&a, empty_kernel) || cudaFuncGetAttributes(&a, pingpong_kernel) ||
+	       cudaFuncGetAttributes(&a, make_kernel) || cudaFuncGetAttributes(&a, expert_kernel) ||
 	       cudaFuncGetAttributes(&a, check_recv_kernel) || cudaFuncGetAttributes(&a, check_counts_kernel) ||
 	       cudaFuncGetAttributes(&a, check_out_kernel);
 }
@@ -269,5 +288,17 @@ extern "C" int naive_check_out(const struct naive *c, uint32_t r, const uint32_t
 			       const int32_t *incomplete, uint32_t *bad, void *stream)
 {
 	check_out_kernel<<<GRID, 256, 0, (cudaStream_t)stream>>>(*c, r, owner, (const uint16_t *)out, incomplete, bad);
+	return cudaGetLastError();
+}
+
+extern "C" int naive_empty(void *stream)
+{
+	empty_kernel<<<1, 32, 0, (cudaStream_t)stream>>>();
+	return cudaGetLastError();
+}
+
+extern "C" int naive_pingpong(uint64_t *mine, uint64_t *theirs, uint32_t n, int first, void *stream)
+{
+	pingpong_kernel<<<1, 1, 0, (cudaStream_t)stream>>>(mine, theirs, n, first);
 	return cudaGetLastError();
 }

@@ -39,6 +39,10 @@ int naive_check_recv(const struct naive *c, const uint32_t *locals, uint32_t n_l
 int naive_check_out(const struct naive *c, uint32_t r, const uint32_t *owner, const void *out,
 		    const int32_t *incomplete, uint32_t *bad, void *stream);
 
+/* What a step cannot do without: a launch, and a flag's trip between two kernels, n there and back. */
+int naive_empty(void *stream);
+int naive_pingpong(uint64_t *mine, uint64_t *theirs, uint32_t n, int first, void *stream);
+
 #ifdef __cplusplus
 }
 #endif
