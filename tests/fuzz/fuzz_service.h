@@ -2,7 +2,8 @@
 /*
  * A whole service on a virtual clock, asked by a peer that has every key and no manners. Included by
  * one file a service, which defines FUZZ_DEF. Input: records of a byte of method, a byte of length
- * and that many bytes of body; up to 16 are sent at once.
+ * and that many bytes of body; up to 16 are sent at once. FUZZ_METHOD and FUZZ_LENGTH may map the two
+ * bytes to what that service has.
  *
  * Each call must end, with an error of the table; then no op is left in the service.
  */
@@ -19,6 +20,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
 #define CALLS_MAX 16
+#ifndef FUZZ_METHOD
+#define FUZZ_METHOD(b) (b)
+#define FUZZ_LENGTH(b) (b)
+#endif
 
 extern const struct svc_def FUZZ_DEF;
 
@@ -160,8 +165,9 @@ static void send_all(struct world *w, const uint8_t *p, size_t n)
 	w->n_calls = w->n_ended = 0;
 	while (end - p >= 2 && w->n_calls < CALLS_MAX) {
 		/* a DRAIN costs a new world: only where the input begins with it */
-		uint32_t method = p[0] == METHOD_DRAIN && w->n_calls ? METHOD_NONE : p[0];
-		size_t len = MIN_OF((size_t)p[1], (size_t)(end - p - 2));
+		uint32_t method =
+			p[0] == METHOD_DRAIN && w->n_calls ? METHOD_NONE : FUZZ_METHOD(p[0]);
+		size_t len = MIN_OF((size_t)FUZZ_LENGTH(p[1]), (size_t)(end - p - 2));
 		struct rpc_call *c = &w->call[w->n_calls++];
 		*c = (struct rpc_call){
 			.method = method,
