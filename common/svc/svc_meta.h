@@ -7,6 +7,8 @@
  * I1: svc_meta_term() is 0 until the raised term is durable; two runs never see the same one.
  * I2: a log that cannot be opened keeps the service up and not ready, with the reason; one that breaks
  *     later ends the process (meta.h I4): a restart reads what is there.
+ * I3: for want of space the start waits, and tries again after 0.1 s, doubling up to 5 s: nothing was
+ *     written (meta.h), so it goes on by itself once there is room.
  *
  * Thread: the loop's.
  */
@@ -20,6 +22,7 @@ enum svc_meta_state {
 	SVC_META_OPENING,
 	SVC_META_RAISING,
 	SVC_META_READY,
+	SVC_META_NO_SPACE, /* I3: waiting to open or to raise */
 	SVC_META_FAILED,
 };
 
@@ -30,8 +33,13 @@ struct svc_meta {
 	struct svc *svc;
 	uint64_t term;
 	struct meta_append raise;
-	struct why why; /* SVC_META_FAILED */
+	struct why why; /* SVC_META_FAILED, SVC_META_NO_SPACE */
 	void (*ready)(struct svc *s);
+	struct timer retry;
+	uint64_t wait_ms; /* before the next try; 0: none was needed */
+	bool ending;	  /* a store that did not open is being closed */
+	void (*closed)(void *arg);
+	void *closed_arg;
 };
 
 /*

@@ -448,6 +448,99 @@ Test(services, a_disk_that_fails_at_the_start_is_a_reason)
 	NO_LEAKS();
 }
 
+static bool on_disk_full(struct run *r)
+{
+	return has_reason(r, "the file system is full") &&
+	       has_reason(r, "goes on when there is room");
+}
+
+/* I3 of svc_meta.h: a full disk delays the start of whoever has a log; room ends that, alone. */
+Test(services, a_full_disk_is_waited_for)
+{
+	static const struct svc_def *const with_log[] = { &mst_def, &pgc_def };
+	for (size_t k = 0; k < 4; k++) {
+		struct world w;
+		struct run r;
+		world_init(&w, 50 + k, 1);
+		if (k >= 2) {
+			run_start(&w, &r, "m0", with_log[k % 2]);
+			sim_run_ms(w.sim, 1000);
+			svc_stop(r.svc, 0);
+			sim_run_ms(w.sim, 1000);
+		}
+		struct sim_disk *d = sim_node_disk(sim_node(w.sim, "m0"));
+		run_start(&w, &r, "m0", with_log[k % 2]); /* its folder is made at once */
+		sim_disk_full(d, true);
+		sim_run_ms(w.sim, 60000);
+		if (k < 2)
+			cr_expect(on_disk_full(&r));
+		cr_expect_eq(is_ready(&r), k >= 2, "its log has room for a term");
+		uint64_t tries = sim_disk_ops(d, true);
+		sim_run_ms(w.sim, 60000);
+		cr_expect_leq(sim_disk_ops(d, true) - tries, 60, "it backs off");
+		sim_disk_full(d, false);
+		sim_run_ms(w.sim, 6000);
+		cr_expect(is_ready(&r), "%zu", k);
+		cr_expect_gt(term_of(&r), 0);
+		svc_stop(r.svc, 0);
+		sim_run_ms(w.sim, 1000);
+		cr_expect(r.ended);
+		world_fini(&w);
+	}
+	NO_LEAKS();
+}
+
+/* Each write of the start in turn, and `count` from it on, finds no room. */
+static void no_space_from(uint64_t skip, uint64_t count, unsigned *n_ready)
+{
+	struct world w;
+	struct run r;
+	world_init(&w, 60, 1);
+	run_start(&w, &r, "m0", &mst_def);
+	sim_disk_fail(sim_node_disk(sim_node(w.sim, "m0")), true, skip, count, ENOSPC);
+	sim_run_ms(w.sim, 30000);
+	/* once the log is open a sync that fails ends the run, whatever it says (meta.h I4) */
+	if (!r.ended) {
+		cr_expect(is_ready(&r), "skip %d count %d", (int)skip, (int)count);
+		cr_expect_gt(term_of(&r), 0);
+		++*n_ready;
+		svc_stop(r.svc, 0);
+	}
+	sim_run_ms(w.sim, 1000);
+	cr_expect(r.ended);
+	world_fini(&w);
+}
+
+Test(services, no_space_at_any_write_of_the_start)
+{
+	enum { WRITES = 30 };
+	unsigned n_ready = 0;
+	for (uint64_t skip = 0; skip < WRITES; skip++)
+		for (uint64_t count = 1; count < 9; count += 7)
+			no_space_from(skip, count, &n_ready);
+	cr_expect_geq(n_ready, 2 * WRITES - 4);
+	NO_LEAKS();
+}
+
+/* The end may come at any moment of the wait. */
+Test(services, stopped_while_the_disk_is_full)
+{
+	for (int steps = 0; steps < 60; steps++) {
+		struct world w;
+		struct run r;
+		world_init(&w, 70, 1);
+		run_start(&w, &r, "m0", &mst_def);
+		sim_disk_full(sim_node_disk(sim_node(w.sim, "m0")), true);
+		for (int i = 0; i < steps; i++)
+			sim_step(w.sim);
+		svc_stop(r.svc, 0);
+		sim_run_ms(w.sim, 1000);
+		cr_expect(r.ended, "%d", steps);
+		world_fini(&w);
+	}
+	NO_LEAKS();
+}
+
 /* A slow disk delays readiness, and nothing else. */
 Test(services, a_slow_disk_delays_no_beat)
 {
