@@ -126,7 +126,7 @@ void hold_writing(struct hold *h, uint32_t shard,
  * hold_verify_next -> mempool_sum on a worker -> hold_verified.
  */
 struct hold_verify { /* by value: the slot may change meanwhile */
-	uint32_t slot;
+	uint32_t slot, shard;
 	uint64_t generation, version, size, sum;
 	struct extent extents[OBJ_EXTENTS_MAX];
 	size_t n_extents;

@@ -373,6 +373,7 @@ enum err svc_open(struct svc *s, const struct svc_def *def, const struct svc_env
 		log_set_capture(&s->log, env->log);
 	s->lock_fd = -1;
 	s->meta_fs = env->meta_fs;
+	s->backing = env->backing;
 	s->closed = env->closed;
 	s->closed_arg = env->arg;
 	s->started_ns = loop_now_ns(s->loop);

@@ -32,6 +32,7 @@ struct beat_news;
 struct http;
 struct meta_fs;
 struct pool;
+struct pool_backing;
 struct svc;
 struct svc_reasons;
 
@@ -96,6 +97,8 @@ struct svc_env {
 	const struct keyring *keys; /* borrowed until closed; else the secret file is read */
 	struct log_capture *log;    /* borrowed until closed; else standard error */
 	struct meta_fs *meta_fs;    /* borrowed until closed; else files in DATA/meta */
+	struct pool_backing
+		*backing; /* borrowed until closed; else a folder (agent.pool_dir) */
 
 	/* The end (I2): s may be freed here. NULL is fine. */
 	void (*closed)(struct svc *s, void *arg);
@@ -124,7 +127,8 @@ struct svc {
 	char id[65]; /* in beats and, for holders, in HELLO: "master", "agent-0123456789abcdef" */
 	const struct keyring *keys;
 	struct meta_fs *meta_fs; /* for meta_opts.fs: the simulation's disk; NULL: DATA/meta */
-	struct pool *pool;	 /* NAME.workers threads; in a simulation they run by turns */
+	struct pool_backing *backing; /* the simulation's memory pool; NULL: a folder */
+	struct pool *pool; /* NAME.workers threads; in a simulation they run by turns */
 	struct op_set ops; /* every op joins it: it is counted, and cancelled after the grace */
 	struct metrics *metrics; /* of def->metrics */
 	struct rpc_server *rpc;

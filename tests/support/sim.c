@@ -368,6 +368,8 @@ void sim_power_cut(struct sim_node *n)
 	sim_fault(n->sim, "power cut on %s", n->name);
 	list_for_each (i, &n->procs)
 		die(list_entry(i, struct sim_proc, node), true);
+	for (struct sim_ram *r = n->ram; r; r = r->next)
+		r->lost = true; /* dying processes may look at it still */
 	if (n->disk)
 		sim_disk_power_cut(n->disk);
 }
@@ -407,6 +409,22 @@ struct sim_disk *sim_node_disk(struct sim_node *n)
 	if (!n->disk)
 		n->disk = sim_disk_new(n->sim, n->name);
 	return n->disk;
+}
+
+void *sim_node_ram(struct sim_node *n, const char *name, void *(*make)(void),
+		   void (*drop)(void *ram))
+{
+	for (struct sim_ram *r = n->ram; r; r = r->next)
+		if (!r->lost && strcmp(r->name, name) == 0)
+			return r->what;
+	struct sim_ram *r = sim_alloc(sizeof(*r));
+	SIM_CHECK(strlen(name) < sizeof(r->name), "%s: a longer name", name);
+	memcpy(r->name, name, strlen(name) + 1);
+	r->what = make();
+	r->drop = drop;
+	r->next = n->ram;
+	n->ram = r;
+	return r->what;
 }
 
 void sim_node_rearm(struct sim_node *n)
@@ -501,6 +519,11 @@ static void node_free(struct sim_node *n)
 	list_for_each_safe (i, &n->procs)
 		free(list_entry(i, struct sim_proc, node));
 	sim_disk_free(n->disk);
+	for (struct sim_ram *r; (r = n->ram);) {
+		n->ram = r->next;
+		r->drop(r->what);
+		free(r);
+	}
 	free(n);
 }
 

@@ -110,6 +110,13 @@ const char *sim_node_name(const struct sim_node *n);
 struct sim *sim_node_sim(const struct sim_node *n);
 /* A disk of SIM_DISK_BYTES, made at the first call (sim_disk.h). */
 struct sim_disk *sim_node_disk(struct sim_node *n);
+/*
+ * What it keeps in memory over the lives of its processes (a pool, L3), by name: made at the first
+ * call. A power cut loses it: the next call makes another one. drop runs in sim_free, when no process
+ * is left that could look at it.
+ */
+void *sim_node_ram(struct sim_node *n, const char *name, void *(*make)(void),
+		   void (*drop)(void *ram));
 /* Its monotonic clock runs fast by ppm (negative: slow), from now on; |ppm| <= 100,000. */
 void sim_clock_drift(struct sim_node *n, int32_t ppm);
 /* Its wall clock jumps. */

@@ -36,12 +36,22 @@ struct sim {
 	bool echo;
 };
 
+/* One thing that a machine keeps in memory. */
+struct sim_ram {
+	struct sim_ram *next;
+	char name[64];
+	void *what;
+	void (*drop)(void *ram);
+	bool lost; /* by a power cut */
+};
+
 struct sim_node {
 	struct list node; /* in sim.nodes */
 	struct sim *sim;
 	char name[32];
 	struct list procs;
 	struct sim_disk *disk;
+	struct sim_ram *ram;
 	struct clock clock;
 	/* now_ns of the machine = base_ns + (sim.now_ns - since_ns) * (1 + ppm / 1e6) */
 	uint64_t base_ns, since_ns;
