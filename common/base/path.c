@@ -3,6 +3,7 @@
 
 #include "base/fault.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -222,15 +223,49 @@ static int fill(int fd, struct bytes text, unsigned mode)
 	return sys;
 }
 
+#define TMP_MARK ".tmp-"
+#define TMP_X	 "XXXXXX"
+
+/* Is name one that mkostemp made of base? */
+static bool is_leftover(const char *name, const char *base)
+{
+	static const char made_of[] = "abcdefghijklmnopqrstuvwxyz"
+				      "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+	size_t n = strlen(base), n_mark = strlen(TMP_MARK), n_x = strlen(TMP_X);
+	if (strncmp(name, base, n) != 0 || strncmp(name + n, TMP_MARK, n_mark) != 0)
+		return false;
+	const char *x = name + n + n_mark;
+	return strlen(x) == n_x && strspn(x, made_of) == n_x;
+}
+
+void path_sweep(const char *path)
+{
+	char dir[PATH_BYTES_MAX];
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	if (parent_of(path, dir, NULL) != ERR_NONE)
+		return;
+	DIR *d = opendir(dir);
+	if (!d)
+		return;
+	for (struct dirent *e; (e = readdir(d)) != NULL;) {
+		struct stat st;
+		if (is_leftover(e->d_name, base) &&
+		    fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && st.st_uid == geteuid())
+			unlinkat(dirfd(d), e->d_name, 0);
+	}
+	closedir(d);
+}
+
 enum err path_write_atomic(const char *path, struct bytes text, unsigned mode, struct why *w)
 {
 	char tmp[PATH_BYTES_MAX], dir[PATH_BYTES_MAX];
 	enum err e = parent_of(path, dir, w);
 	if (e)
 		return e;
-	if (snprintf(tmp, sizeof(tmp), "%s.XXXXXX", path) >= (int)sizeof(tmp))
+	if (snprintf(tmp, sizeof(tmp), "%s" TMP_MARK TMP_X, path) >= (int)sizeof(tmp))
 		return why_set(w, ERR_TOO_LARGE, "%.80s...: longer than %d bytes", path,
-			       PATH_BYTES_MAX - 8);
+			       PATH_BYTES_MAX - 12);
 	int fd = mkostemp(tmp, O_CLOEXEC);
 	if (fd < 0)
 		return sys_fail(w, path, "written", errno);

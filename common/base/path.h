@@ -27,9 +27,13 @@ enum err path_open_dir_strict(const char *dir, int *out_fd, struct why *w) MUST_
 /* Appends the whole file to out. ERR_TOO_LARGE past limit, ERR_NOT_FOUND. */
 enum err path_read(const char *path, size_t limit, struct buf *out, struct why *w) MUST_CHECK;
 /* Writes a temporary file beside it, fsync, rename over path, fsync of the folder. Old bytes stay
- * on any failure. ERR_NO_SPACE, ERR_IO. */
+ * on any failure. ERR_NO_SPACE, ERR_IO. Killed half way it may leave PATH.tmp-XXXXXX: path_sweep(). */
 enum err path_write_atomic(const char *path, struct bytes text, unsigned mode, struct why *w)
 	MUST_CHECK;
+/* Removes what path_write_atomic(path) leaves when its process is killed half way: PATH.tmp-XXXXXX, files
+ * of ours. For the owner of path at its start: nobody may be writing path meanwhile. A folder that
+ * cannot be read is left as it is. */
+void path_sweep(const char *path);
 /* Exclusive lock that ends with the process (F_OFD_SETLK on a 0600 file made when missing: unlike
  * flock it can be looked at, F_OFD_GETLK, without being taken; the supervisor does so).
  * ERR_DIRECTORY_IN_USE when another holds it. owned: closing the descriptor ends it. */

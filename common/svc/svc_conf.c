@@ -176,7 +176,14 @@ enum err svc_dirs_take(struct svc *s, struct why *why)
 	enum err e = path_mkdirs_private(s->data_dir, why);
 	if (e == ERR_NONE)
 		e = path_mkdirs_private(s->run_dir, why);
-	return e ? e : take_pid_file(s, why);
+	e = e ? e : take_pid_file(s, why);
+	if (e)
+		return e;
+	char path[PATH_BYTES_MAX], name[32];
+	snprintf(name, sizeof(name), "%s.json", s->def->name);
+	if (path_join(path, s->run_dir, name, NULL) == ERR_NONE)
+		path_sweep(path); /* of an earlier run that was killed in svc_dirs_tell */
+	return ERR_NONE;
 }
 
 static void addrs_json(struct json *j, const struct svc *s)

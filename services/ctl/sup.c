@@ -248,8 +248,19 @@ static void write_pid(const struct sup *s)
 		LOG_WARN(&s->log, "start", "pid_file=\"%s\"", why.text);
 }
 
+/* What a killed supervisor or `up` left half written; the lock is ours. */
+static void sweep(const struct sup *s)
+{
+	static const char *const names[] = { "endpoints.json", "up.json", "sup.pid" };
+	char path[PATH_BYTES_MAX];
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (path_join(path, s->o->dir.run, names[i], NULL) == ERR_NONE)
+			path_sweep(path);
+}
+
 static void begin(struct sup *s)
 {
+	sweep(s);
 	write_pid(s);
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		child_init(&s->children[i], s, &service_rows[i], s->o->bin[i]);

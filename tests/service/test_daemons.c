@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,8 +75,14 @@ EACH_DAEMON(starts_alone)
 	struct proc p;
 	static char text[1 << 20];
 	const char *body;
-	char path[160];
+	char path[160], left[180];
 	box_make(&b);
+	snprintf(left, sizeof(left), "%s/run", b.dir);
+	cr_assert(mkdir(left, 0700) == 0 || errno == EEXIST);
+	snprintf(left, sizeof(left), "%s/run/%s.json.tmp-a1B2c3", b.dir, row->name);
+	FILE *half = fopen(left, "w");
+	cr_assert_not_null(half);
+	fclose(half);
 	proc_run(&b, row, NULL, &p);
 	cr_expect_eq(http_get(p.http, "GET", "/healthz", text, sizeof(text), &body), 200);
 	if (row->def->needs_master) {
@@ -95,6 +102,7 @@ EACH_DAEMON(starts_alone)
 	cr_expect_eq(access(path, F_OK), 0);
 	cr_expect_eq(proc_stop(&p), 0, "%s", proc_log(&p, text, sizeof(text)));
 	cr_expect_neq(access(path, F_OK), 0, "run/NAME.json goes with its service");
+	cr_expect_neq(access(left, F_OK), 0, "what an earlier run left half written went, too");
 	proc_log(&p, text, sizeof(text));
 	cr_expect(strstr(text, "trust="), "%s", text);
 	cr_expect_null(strstr(text, "level=error"), "%s", text);

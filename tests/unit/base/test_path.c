@@ -198,6 +198,56 @@ Test(path, write_replaces_whole, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* Killed at the moment before the rename, it leaves a file; the owner's next start takes it away,
+ * and nothing else. */
+Test(path, sweep_takes_leftovers_only, .timeout = 10)
+{
+	static const char *const stay[] = {
+		"a", "a.backup", "a.tmp-abcdefg", "a.tmp-abc.ef", "ab.tmp-abcdef", "a.tmp-"
+	};
+	struct place p;
+	char at[128];
+	setup(&p);
+	for (size_t i = 0; i < ARRAY_LEN(stay); i++) {
+		snprintf(at, sizeof(at), "%s/%s", p.dir, stay[i]);
+		put_file(at, "stays");
+	}
+	snprintf(at, sizeof(at), "%s/a.tmp-XyZ019", p.dir);
+	put_file(at, "half");
+	snprintf(at, sizeof(at), "%s/a.tmp-folder", p.dir);
+	cr_assert_eq(mkdir(at, 0700), 0);
+	path_sweep(p.a);
+	path_sweep("/tmp/pomelo-no-such/x");
+	cr_expect_eq(rmdir(at), 0, "a folder is none of ours");
+	for (size_t i = 0; i < ARRAY_LEN(stay); i++) {
+		snprintf(at, sizeof(at), "%s/%s", p.dir, stay[i]);
+		cr_expect(holds(at, "stays"), "%s", stay[i]);
+	}
+	cr_expect_eq(teardown(&p), (int)ARRAY_LEN(stay));
+	NO_LEAKS();
+}
+
+/* A real writer, killed again and again at any moment. */
+Test(path, kills_leave_what_a_sweep_takes, .timeout = 20)
+{
+	struct place p;
+	setup(&p);
+	put_file(p.a, "old");
+	for (int i = 0; i < 40; i++) {
+		pid_t pid = fork();
+		if (pid == 0)
+			for (;;)
+				(void)!path_write_atomic(p.a, BYTES_STR("old"), 0600, NULL);
+		usleep((useconds_t)(50 * i));
+		kill(pid, SIGKILL);
+		cr_assert_eq(waitpid(pid, NULL, 0), pid);
+	}
+	path_sweep(p.a);
+	cr_expect(holds(p.a, "old"));
+	cr_expect_eq(teardown(&p), 1, "no leftover");
+	NO_LEAKS();
+}
+
 /* Fails at each step in turn: old bytes stay, no temporary file is left, the line names the file. */
 Test(path, write_fails_cleanly, .timeout = 10)
 {
