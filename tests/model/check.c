@@ -335,14 +335,55 @@ static void fold_client(struct walk *k, const struct w_client *c)
 	fold_word(f, c->slot);
 }
 
+/* A fold that keeps what it is told. */
+struct recorder {
+	struct fold fold;
+	struct w_holder *h;
+};
+
+static void record(struct fold *f, uint8_t kind, uint64_t v)
+{
+	struct w_holder *h = container_of(f, struct recorder, fold)->h;
+	assert(h->n_last < W_FOLD_MAX);
+	h->last[h->n_last].kind = kind;
+	h->last[h->n_last++].v = v;
+}
+
+#define RECORD(name, kind)                                    \
+	static void record_##name(struct fold *f, uint64_t v) \
+	{                                                     \
+		record(f, kind, v);                           \
+	}
+RECORD(word, 0)
+RECORD(version, 1)
+RECORD(term, 2)
+RECORD(epoch, 3)
+RECORD(generation, 4)
+
+static void replay(struct fold *f, uint8_t kind, uint64_t v)
+{
+	void (*const fns[])(struct fold *, uint64_t) = { f->word, f->version, f->term, f->epoch,
+							 f->generation };
+	fns[kind](f, v);
+}
+
+void holder_remember(struct w_holder *h)
+{
+	struct recorder r = {
+		{ record_word, record_version, record_term, record_epoch, record_generation }, h
+	};
+	h->n_last = 0;
+	hold_fold(h->hold, &r.fold);
+}
+
 static void fold_holder(struct walk *k, const struct world *w, const struct w_holder *h)
 {
 	struct fold *f = &k->fold;
 	fold_word(f, h->up);
 	if (h->up)
 		hold_fold(h->hold, f);
-	else
-		pool_fold(h->pool, f);
+	for (uint32_t i = 0; !h->up && i < h->n_last; i++)
+		replay(f, h->last[i].kind, h->last[i].v);
 	for (unsigned x = 0; x < w->cfg->extents; x++) {
 		fold_version(f, h->data[x][0]);
 		fold_version(f, h->data[x][1]);

@@ -538,7 +538,7 @@ static void holder_published(struct world *w, const struct w_msg *m)
 			commit_answer(w, m, ERR_STALE_ATTEMPT);
 			return;
 		}
-		hold_confirm(h->hold, m->version);
+		hold_confirm(h->hold, 0, m->version);
 		holder_commit(w, m);
 		return;
 	}
@@ -593,18 +593,45 @@ static void on_fenced(void *ctx, uint32_t shard, uint64_t version)
 	m->run = h->run;
 }
 
+/* Opens the pool, new or as the last run left it, and fences that run's writers. */
 static void holder_start(struct world *w, unsigned i)
 {
 	struct w_holder *h = &w->holders[i];
-	struct hold_opts o = { .pool = h->pool,
-			       .ring = w->cfg->ring ? w->cfg->ring : 1,
+	struct mempool_start found;
+	struct why why = { 0 };
+	struct mempool_opts p = { .backing = h->backing,
+				  .segment_bytes = (uint64_t)w->cfg->extents * W_BLOCK,
+				  .n_segments = 1,
+				  .n_slots = 4,
+				  .heap_bytes = 4096,
+				  .n_lanes = 1,
+				  .n_shards = 1,
+				  .sessions_max = W_CLIENTS };
+	struct hold_opts o = { .ring = w->cfg->ring ? w->cfg->ring : 1,
 			       .closed = 1,
 			       .fenced = on_fenced,
 			       .ctx = h };
+	if (mempool_open(&p, &h->pool, &found, &why) != ERR_NONE) {
+		fprintf(stderr, "model: pool: %s\n", why.text);
+		abort();
+	}
+	mempool_ready(h->pool, 0, 1);
+	o.pool = h->pool;
 	if (hold_new(&o, &h->hold) != ERR_NONE)
 		abort();
 	h->up = true;
 	h->run++;
+}
+
+static void sessions_open(struct w_holder *h)
+{
+	struct shmpool_fds fds;
+	for (unsigned c = 0; c < W_CLIENTS; c++) {
+		if (mempool_session(h->pool, true, &h->sessions[c], &fds, NULL) != ERR_NONE ||
+		    mempool_attach(h->pool, h->sessions[c], &h->maps[c]) != ERR_NONE)
+			abort();
+		h->lanes[c] = shmpool_lane(h->maps[c]);
+	}
 }
 
 /* Drops what a death takes with it. */
@@ -646,8 +673,12 @@ static void holder_dies(struct world *w, unsigned i)
 {
 	struct w_holder *h = &w->holders[i];
 	forget(w, of_holder, i);
+	holder_remember(h);
+	pool_memory_killed(h->backing);
 	hold_close(h->hold);
+	mempool_close(h->pool);
 	h->hold = NULL;
+	h->pool = NULL;
 	h->up = false;
 }
 
@@ -696,20 +727,12 @@ struct world *world_new(const struct w_config *cfg)
 	if (meta_state_new(1, &w->meta) != ERR_NONE)
 		abort();
 	for (unsigned i = 0; i < W_HOLDERS; i++) {
-		struct w_holder *h = &w->holders[i];
-		struct pool_geometry g = { .n_segments = 1,
-					   .segment_bytes = (uint64_t)cfg->extents * W_BLOCK,
-					   .slots = 4,
-					   .lanes = 1,
-					   .shards = 1 };
-		uint8_t id[16] = { (uint8_t)(i + 1) };
-		if (pool_open_memory(&g, id, &h->pool) != ERR_NONE)
+		char *room = malloc(POOL_ROOM + 64);
+		room += -(uintptr_t)room & 63;
+		if (pool_memory_new_at(room, POOL_ROOM, &w->holders[i].backing) != ERR_NONE)
 			abort();
-		for (unsigned c = 0; c < W_CLIENTS; c++) {
-			h->sessions[c] = pool_session_memory(h->pool, &h->gone_session[c]);
-			h->lanes[c] = pool_session_lane(h->sessions[c], 0);
-		}
 		holder_start(w, i);
+		sessions_open(&w->holders[i]);
 	}
 	master_start(w);
 	/* everything quiet: both holders known and merged */

@@ -28,6 +28,7 @@ enum {
 	W_ENTRIES_MAX = 8,
 	W_EVENTS_MAX = 128,
 	W_BLOCK = 4096,
+	W_FOLD_MAX = 160,
 };
 
 /* How many of each may still happen. */
@@ -123,13 +124,21 @@ struct w_client {
 struct w_holder {
 	bool up;
 	uint32_t run;
-	struct pool *pool; /* outlives the holder's runs */
+	struct pool_backing *backing; /* outlives the holder's runs */
+	struct mempool *pool;
 	struct hold *hold;
 	uint64_t data[W_EXTENTS_MAX][2]; /* which version wrote each half */
 	uint64_t owner[W_EXTENTS_MAX];	 /* the last grant */
+	struct shmpool *maps[W_CLIENTS];
 	struct pool_lane *lanes[W_CLIENTS];
-	struct pool_session *sessions[W_CLIENTS];
+	uint32_t sessions[W_CLIENTS];
 	bool gone_session[W_CLIENTS];
+	/* down: its fold as it died */
+	struct {
+		uint8_t kind;
+		uint64_t v;
+	} last[W_FOLD_MAX];
+	uint32_t n_last;
 };
 
 /* What the outside knows of one version. */
@@ -188,6 +197,8 @@ void check_returned(struct world *w, const struct w_client *c, uint64_t version,
 		    uint64_t half2);
 void check_not_found(struct world *w, const struct w_client *c);
 uint64_t world_fingerprint(const struct world *w);
+/* Keeps what hold_fold says, for while it is down. */
+void holder_remember(struct w_holder *h);
 /* After faults have ended everything ends well: (f). Destroys w. */
 void world_settle(struct world *w);
 

@@ -95,7 +95,7 @@ static void begin_remove(struct world *w, unsigned arg)
 
 static const struct pool_ctl *ctl_of(const struct world *w, const struct w_client *cl)
 {
-	return pool_ctl(w->holders[cl->holder].pool);
+	return shmpool_ctl(w->holders[cl->holder].maps[cl - w->clients]);
 }
 
 static struct extent extent_of(const struct w_client *cl)
@@ -141,7 +141,7 @@ static void get_end(struct world *w, unsigned c)
 {
 	struct w_client *cl = &w->clients[c];
 	struct w_holder *h = &w->holders[cl->holder];
-	bool same = pool_generation(h->pool, cl->slot) == cl->generation ||
+	bool same = shmpool_same(h->maps[c], cl->slot, cl->generation) ||
 		    (w->cfg->plant_here & W_NO_GENERATION_CHECK);
 	if (same) /* else LEASE_LOST: the call ends in an error */
 		check_returned(w, cl, cl->version, cl->half, h->data[cl->extent - 1][1]);
@@ -180,8 +180,11 @@ static void client_dies(struct world *w, unsigned c)
 {
 	struct w_client *cl = &w->clients[c];
 	cl->dead = true; /* a remove of it stays open for ever */
-	for (unsigned i = 0; i < W_HOLDERS; i++)
-		w->holders[i].gone_session[c] = true;
+	for (unsigned i = 0; i < W_HOLDERS; i++) {
+		struct w_holder *h = &w->holders[i];
+		h->gone_session[c] = true;
+		pool_memory_session_killed(h->backing, h->sessions[c]);
+	}
 }
 
 static void give_up(struct world *w, unsigned c)
