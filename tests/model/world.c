@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { POOL_ROOM = 56 << 10 }; /* bytes of a holder's files */
+
 static struct world
 	*world_of; /* the one that is entered: the sinks' ctx moves with the block */
 
