@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -91,7 +92,9 @@ static enum err parse_addr(const char *addr, struct sockaddr_storage *ss, sockle
 	memcpy(host, addr, (size_t)(colon - addr));
 	host[colon - addr] = 0;
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *ai = NULL;
-	int r = getaddrinfo(host, colon + 1, &hints, &ai);
+	/* known on every machine, /etc/hosts or not */
+	const char *known = strcasecmp(host, "localhost") == 0 ? "127.0.0.1" : host;
+	int r = getaddrinfo(known, colon + 1, &hints, &ai);
 	if (r != 0)
 		return why_set(why, ERR_INVALID_PARAMS, "exchange address '%s': %s", addr,
 			       gai_strerror(r));

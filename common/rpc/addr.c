@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct {
 	const char *prefix;
@@ -144,4 +145,9 @@ void addr_format(const struct addr *a, char *out, size_t size)
 		snprintf(out, size, "sim://%s/%s", a->host, a->path);
 		return;
 	}
+}
+
+const char *addr_known_host(const char *host)
+{
+	return strcasecmp(host, "localhost") == 0 ? "127.0.0.1" : host;
 }

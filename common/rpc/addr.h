@@ -34,3 +34,9 @@ bool addr_scheme(const char *text, enum addr_scheme *out);
 enum err addr_parse(const char *text, struct addr *out, struct why *why) MUST_CHECK;
 /* The text of a: what addr_parse takes. Cut if size is less than ADDR_TEXT_MAX. */
 void addr_format(const struct addr *a, char *out, size_t size);
+
+/*
+ * The name to look up for a host: "localhost" is 127.0.0.1 on every machine, whether or not its name
+ * service knows it (RFC 6761; a fresh chroot has no /etc/hosts). Any other name is itself.
+ */
+const char *addr_known_host(const char *host);

@@ -449,9 +449,20 @@ static enum err dialer_tls(struct eng_peer *p, struct why *why)
 	return rv == 0 ? ERR_NONE : why_set(why, nng_to_err(rv), "tls: %s", nng_strerror(rv));
 }
 
+/* What nng is to dial: its own look-up does not know localhost everywhere. */
+static void url_of(const struct addr *a, char out[ADDR_TEXT_MAX])
+{
+	struct addr known = *a;
+	if (a->scheme != ADDR_IPC)
+		snprintf(known.host, sizeof(known.host), "%s", addr_known_host(a->host));
+	addr_format(&known, out, ADDR_TEXT_MAX);
+}
+
 static enum err dialer_start(struct eng_peer *p, const struct eng_dial_opts *o, struct why *why)
 {
-	int rv = nng_dialer_create(&p->sock.dialer, p->sock.id, o->addr);
+	char url[ADDR_TEXT_MAX];
+	url_of(&p->addr, url);
+	int rv = nng_dialer_create(&p->sock.dialer, p->sock.id, url);
 	enum err e = ERR_NONE;
 	if (rv == 0 && p->addr.scheme == ADDR_TLS)
 		e = dialer_tls(p, why);

@@ -134,7 +134,7 @@ static bool resolve(const struct addr *a, struct sockaddr_storage *out, socklen_
 	bool any = strcmp(a->host, "*") == 0;
 	if (any)
 		hints.ai_family = AF_INET;
-	if (getaddrinfo(any ? NULL : a->host, port, &hints, &res) != 0)
+	if (getaddrinfo(any ? NULL : addr_known_host(a->host), port, &hints, &res) != 0)
 		return false;
 	memcpy(out, res->ai_addr, res->ai_addrlen);
 	*n = res->ai_addrlen;

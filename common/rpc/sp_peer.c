@@ -333,8 +333,9 @@ static void on_lookup(uv_getaddrinfo_t *q, int status, struct addrinfo *res)
 /* An address in digits needs no thread. */
 static bool numeric(struct eng_peer *p, struct sockaddr_storage *sa)
 {
-	return uv_ip4_addr(p->addr.host, p->addr.port, (struct sockaddr_in *)sa) == 0 ||
-	       uv_ip6_addr(p->addr.host, p->addr.port, (struct sockaddr_in6 *)sa) == 0;
+	const char *host = addr_known_host(p->addr.host);
+	return uv_ip4_addr(host, p->addr.port, (struct sockaddr_in *)sa) == 0 ||
+	       uv_ip6_addr(host, p->addr.port, (struct sockaddr_in6 *)sa) == 0;
 }
 
 static void connect_tcp(struct eng_peer *p)

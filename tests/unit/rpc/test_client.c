@@ -7,6 +7,7 @@
 #include "rpc/sp_frame.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <sys/socket.h>
 
 TestSuite(client, .timeout = 30);
@@ -117,18 +118,41 @@ Test(client, deadline_unknown_name)
 	NO_LEAKS();
 }
 
-Test(client, a_name_is_looked_up)
+static void echo_by_name(const char *name, bool known)
 {
 	struct rpc_fix f;
 	char addr[320];
-	rpc_fix_open(&f, "tcp://127.0.0.1:0", NULL);
-	snprintf(addr, sizeof(addr), "tcp://localhost:%s", strrchr(f.addr, ':') + 1);
+	rpc_fix_open(&f, "tcp://*:0", NULL);
+	snprintf(addr, sizeof(addr), "tcp://%s:%s", name, strrchr(f.addr, ':') + 1);
 	struct rpc_client *cl = client_of(&f, addr);
-	struct fix_call c = { .method = FIX_ECHO_M };
+	struct fix_call c = { .method = FIX_ECHO_M, .deadline_ms = known ? 5000 : 300 };
 	rpc_fix_call(&f, cl, &c);
-	cr_assert_eq(c.err, ERR_NONE, "%s", c.call.why.text);
+	if (known)
+		cr_assert_eq(c.err, ERR_NONE, "%s: %s", name, c.call.why.text);
+	else
+		cr_assert(strstr(c.call.why.text, name), "%s", c.call.why.text);
 	rpc_fix_close_client(&f, cl);
 	rpc_fix_close(&f);
+}
+
+/* On any machine, with /etc/hosts or without. */
+Test(client, localhost_is_known)
+{
+	echo_by_name("localhost", true);
+	echo_by_name("LocalHost", true);
+	NO_LEAKS();
+}
+
+/* The machine's own name, which its name service may or may not know. */
+Test(client, a_name_is_looked_up)
+{
+	char name[256] = "";
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_INET }, *ai = NULL;
+	cr_assert_eq(gethostname(name, sizeof(name) - 1), 0);
+	bool known = getaddrinfo(name, NULL, &hints, &ai) == 0;
+	if (ai)
+		freeaddrinfo(ai);
+	echo_by_name(name, known);
 	NO_LEAKS();
 }
 
