@@ -7,6 +7,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/modes.h>
+#include <string.h>
+
+#define JOIN_BYTES 512
 
 struct gmac {
 	_Alignas(16) uint8_t sched[AES_SCHEDULE_BYTES];
@@ -61,10 +64,31 @@ void gmac_free(struct gmac *g)
 	free(g);
 }
 
+/* Pieces of a short message together: the library goes byte by byte where a piece ends within a
+ * block (256 B in two pieces: 71 ns instead of 90, 2026-11-29). */
+static bool join(const struct iovec *iov, size_t n_iov, uint8_t *to, size_t cap, size_t *n)
+{
+	*n = 0;
+	for (size_t i = 0; i < n_iov; i++) {
+		if (iov[i].iov_len > cap - *n)
+			return false;
+		if (iov[i].iov_len > 0)
+			memcpy(to + *n, iov[i].iov_base, iov[i].iov_len);
+		*n += iov[i].iov_len;
+	}
+	return true;
+}
+
 static bool tag_gcm(GCM128_CONTEXT *c, const uint8_t *iv, const struct iovec *iov, size_t n_iov,
 		    uint8_t *tag)
 {
+	uint8_t whole[JOIN_BYTES];
+	struct iovec one = { whole };
 	CRYPTO_gcm128_setiv(c, iv, GMAC_IV_BYTES);
+	if (n_iov > 1 && join(iov, n_iov, whole, sizeof(whole), &one.iov_len)) {
+		iov = &one;
+		n_iov = 1;
+	}
 	for (size_t i = 0; i < n_iov; i++)
 		if (CRYPTO_gcm128_aad(c, iov[i].iov_base, iov[i].iov_len) != 0)
 			return false;
