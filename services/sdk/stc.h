@@ -48,8 +48,9 @@ struct stc_opts {
 	const char *host_id;	    /* holders that name it share memory with us; copied */
 	/* The client of the master, borrowed as long as the session; asked for by need. */
 	enum err (*master)(void *ctx, struct rpc_client **out, struct why *why);
-	/* Maps a pool; the session closes it (shmpool_close). On a worker; may block for some seconds. */
-	enum err (*map)(void *ctx, const struct stc_place *at, struct shmpool **out,
+	/* Maps a pool; the session closes it (shmpool_close), and then conn, unless it is -1. On a
+	 * worker; may block for some seconds. */
+	enum err (*map)(void *ctx, const struct stc_place *at, struct shmpool **out, int *conn,
 			struct why *why);
 	/* Simulations: false once the process was killed; pools are not touched from then on. NULL: true. */
 	bool (*alive)(void *ctx);
@@ -82,7 +83,6 @@ enum stc_kind {
 	STC_LIST,	  /* one item: key is the prefix; cursor, limit, tier -> list */
 	STC_EXPLAIN,	  /* one item: key -> explain */
 	STC_HOLDERS,	  /* one item, nothing in it -> holders */
-	STC_FORGET, /* one item: key is the holder's id; the master's client must be an admin's */
 };
 
 struct stc_buf {

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A get (spec/store.md, Reads):
+ *
+ *   ask ──► pick ──► map ──► turn ──► copy ──► end
+ *    ▲       │ ▲      │                │
+ *    │       │ └──────┴────────────────┘  lost, corrupt or out of reach: the next replica
+ *    └─ pause ◄─┘                         none left: ask again, a few times
+ */
+#include "stc_priv.h"
+
+enum { GET_ASK, GET_PICK, GET_MAP, GET_TURN, GET_COPY, GET_PAUSE, GET_END };
+
+static struct stc_flow *flow_of(struct op *op)
+{
+	return container_of(op, struct stc_flow, op);
+}
+
+static const struct msg_object *object_of(const struct stc_flow *f)
+{
+	return &f->reply->query.items.p[f->msg_idx];
+}
+
+static const struct msg_place *place_of(const struct stc_flow *f)
+{
+	return &f->reply->query.places.p[object_of(f)->replicas.p[f->replica].place];
+}
+
+static bool check_item(struct stc_flow *f)
+{
+	const struct stc_item *it = f->it;
+	if (it->key.n >= 1 && it->key.n <= OBJ_KEY_MAX && it->n_ranges <= STC_RANGES_MAX)
+		return true;
+	flow_note(f, ERR_INVALID_PARAMS, 0, "", "start",
+		  "key: %zu bytes, 1..%d; ranges: %u, at most %d", it->key.n, OBJ_KEY_MAX,
+		  it->n_ranges, STC_RANGES_MAX);
+	return false;
+}
+
+/* What the query says of the object, before any byte is read. */
+static int found(struct stc_flow *f)
+{
+	const struct msg_object *o = object_of(f);
+	struct stc_item *it = f->it;
+	if (it->if_version && it->if_version != o->version) {
+		flow_note(f, ERR_CONFLICT, 0, "master", "QUERY",
+			  "the key has another version than asked for");
+		flow_fail(f);
+		return GET_END;
+	}
+	it->version = o->version;
+	it->size = o->size;
+	if (copy_check_get(f, o->size) != ERR_NONE) {
+		flow_fail(f);
+		return GET_END;
+	}
+	if (it->bytes == 0)
+		return GET_END;
+	f->replica = 0;
+	flow_hold(f, MAX_OF(o->lease_ms / 3, 1u));
+	FAULT_AT(get_queried);
+	return GET_PICK;
+}
+
+static int get_ask(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	if (op_first(op) && op->err == ERR_NONE && !check_item(f)) {
+		flow_fail(f);
+		return GET_END;
+	}
+	if (flow_ask(f, Q_QUERY) == OP_WAIT)
+		return OP_WAIT;
+	if (op->err != ERR_NONE)
+		return GET_END;
+	if (f->err == ERR_NONE)
+		return found(f);
+	if (flow_again(f))
+		return GET_PAUSE;
+	flow_fail(f);
+	return GET_END;
+}
+
+/* The next replica that can be read; none: why not, and whether to ask again. */
+static int get_pick(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	const struct msg_object *o = object_of(f);
+	while (f->replica < o->replicas.n && o->replicas.p[f->replica].tier != 1) {
+		flow_note(f, ERR_UNSUPPORTED, 0, "", "copy",
+			  "its bytes are on disk at %.*s: this release reads memory only",
+			  (int)place_of(f)->holder.n, (const char *)place_of(f)->holder.p);
+		f->replica++;
+	}
+	if (op->err == ERR_NONE && f->replica < o->replicas.n)
+		return GET_MAP;
+	list_del(&f->held);
+	if (f->err == ERR_NONE)
+		flow_note(f, ERR_TEMPORARILY_AWAY, 0, "master", "QUERY",
+			  "no holder of it can be asked now");
+	if (++f->reads < STC_READS_MAX && flow_again(f))
+		return GET_PAUSE;
+	if (op->err == ERR_NONE)
+		flow_fail(f);
+	return GET_END;
+}
+
+static int next_replica(struct stc_flow *f)
+{
+	list_del(&f->node);
+	if (f->pool)
+		pool_drop(f->w->s, f->pool);
+	f->pool = NULL;
+	f->replica++;
+	return GET_PICK;
+}
+
+static int get_map(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	enum err e = ERR_NONE;
+	if (op_first(op)) {
+		e = pool_take(f, place_of(f));
+		f->op.waits_for = "a holder's pool";
+		if (e == ERR_BUSY && op->err == ERR_NONE)
+			return OP_WAIT;
+	} else {
+		e = f->err;
+	}
+	return e == ERR_NONE && op->err == ERR_NONE ? GET_TURN : next_replica(f);
+}
+
+static int get_turn(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	if (op->err != ERR_NONE)
+		return next_replica(f);
+	if (op_first(op) && !flow_turn(f))
+		return OP_WAIT;
+	return GET_COPY;
+}
+
+/* Not this replica. */
+static void lost(struct stc_flow *f, enum err e)
+{
+	if (f->err != e)
+		flow_note(f, e, 0, f->pool->holder, "copy", "%s",
+			  e == ERR_CORRUPT ? "its bytes fail their checksum" : err_text(e));
+}
+
+static int get_copy(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	const struct msg_object *o = object_of(f);
+	enum err e = op_first(op) ? copy_begin_get(f, o, &o->replicas.p[f->replica])
+				  : f->copy->job.err;
+	bool over = !op_first(op) && copy_over(f->copy);
+	while (e == ERR_NONE && op->err == ERR_NONE && !over) {
+		if (!flow_copy(f))
+			return OP_WAIT;
+		e = f->copy->job.err;
+		over = copy_over(f->copy);
+	}
+	copy_end(f);
+	flow_turn_over(f);
+	if (e != ERR_NONE)
+		lost(f, e);
+	return e == ERR_NONE && over ? GET_END : next_replica(f);
+}
+
+static int get_end(struct op *op)
+{
+	struct stc_flow *f = flow_of(op);
+	if (op->err != ERR_NONE)
+		f->it->bytes = 0;
+	return OP_DONE;
+}
+
+/* clang-format off */
+static const struct op_step steps[] = {
+	[GET_ASK]   = { "ask", get_ask, TO(GET_PICK) | TO(GET_PAUSE) | TO(GET_END),
+			.waits = true, .stop = flow_ask_stop },
+	[GET_PICK]  = { "pick", get_pick, TO(GET_MAP) | TO(GET_PAUSE) | TO(GET_END) },
+	[GET_MAP]   = { "map", get_map, TO(GET_TURN) | TO(GET_PICK), .waits = true, .stop = flow_wait_stop },
+	[GET_TURN]  = { "turn", get_turn, TO(GET_COPY) | TO(GET_PICK), .waits = true, .stop = flow_wait_stop },
+	[GET_COPY]  = { "copy", get_copy, TO(GET_PICK) | TO(GET_END), .waits = true, .stop = flow_copy_stop },
+	[GET_PAUSE] = { "pause", flow_pause, TO(GET_ASK), .waits = true, .stop = flow_pause_stop },
+	[GET_END]   = { "end", get_end, OP_TO_DONE },
+};
+/* clang-format on */
+OP_TABLE(get_table, "client.get", steps);
+const struct op_table *const stc_get_table = &get_table;
