@@ -53,8 +53,8 @@ enum ep_tune {
 	 * the next begin early: the blocks of a waiting gather could keep another rank's from running.
 	 */
 	EP_TUNE_PDL = 1,
-	EP_TUNE_APART = 2,    /* a kernel a phase, also for small batches */
-	EP_TUNE_TOGETHER = 4, /* one kernel a call, also for large ones */
+	EP_TUNE_APART = 2,    /* dispatch: a kernel a phase, also for small batches */
+	EP_TUNE_TOGETHER = 4, /* dispatch: one kernel, also for large ones */
 };
 
 enum ep_flags {

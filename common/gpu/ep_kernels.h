@@ -3,10 +3,10 @@
  * Launchers of the expert-parallel kernels (kernels/ep_dispatch.cu, ep_combine.cu). Each takes a
  * stream, returns an error, neither allocates nor synchronises.
  *
- * Large batches go through one kernel a phase, and only those of one block ("claim", "meet") ever
- * wait for another rank. Small ones (dispatch and combine a kernel each) have blocks that wait, few
- * enough for the GPU to hold those of all ranks on it twice over. So ranks that share a GPU cannot
- * keep each other from running. Steps are counted on the device: a captured graph replays right.
+ * Only kernels of one block ("claim", "meet") ever wait for another rank, but for the dispatch of a
+ * small batch, which is one kernel: its blocks wait, and are few enough for the GPU to hold those of
+ * all ranks on it four times over. So ranks that share a GPU cannot keep each other from running. Steps
+ * are counted on the device: a captured graph replays right.
  *
  * Memory model, beside each flag (values: layout_stamp):
  *   rows, lists, counts -> EP_PUBLISHED   written by route and pack; stream order, or in a small
@@ -33,9 +33,9 @@ struct ep_gpu_state {
 	uint32_t n_tokens[EP_SLOTS][EP_RANKS_MAX]; /* of each source, as meet found them */
 	uint32_t top_k[EP_SLOTS][EP_RANKS_MAX];
 	uint32_t blocks_done[EP_SLOTS][2]; /* gather, reduce */
-	/* small batches: blocks that arrived at the meeting, and the step whose meeting is over */
-	uint32_t arrived[EP_SLOTS][2]; /* dispatch, combine */
-	uint64_t gate[EP_SLOTS][2];
+	/* small dispatch: blocks that arrived at the meeting, and the step whose meeting is over */
+	uint32_t arrived[EP_SLOTS];
+	uint64_t gate[EP_SLOTS];
 };
 
 /* In page-locked host memory: what a kernel refused. */
@@ -115,9 +115,7 @@ struct ep_gpu_combine {
 	int32_t *active;
 };
 
-/* A small batch in one launch; a large one: copy_y (not when y is NULL), meet, reduce. */
-enum err ep_launch_combine(const struct ep_gpu *g, uint32_t slot,
-			   const struct ep_gpu_combine *c, void *stream);
+/* In this order; the first not when y is NULL. */
 enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
 			  void *stream);
 enum err ep_launch_meet_combine(const struct ep_gpu *g, uint32_t slot,

@@ -26,6 +26,7 @@ struct shared { /* between the ranks, also when they are processes */
 	char missed[64][400];
 	uint64_t differ[64], steps[64];
 	char text[64][400];
+	struct ep_buf *bufs[64]; /* of ranks that are threads: on the GPU */
 };
 
 struct job {

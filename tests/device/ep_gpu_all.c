@@ -30,6 +30,13 @@ static void stalled(const struct watch *w)
 		       w->sh->stage[r].what ? w->sh->stage[r].what : "not started",
 		       w->sh->stage[r].step, now_s() - w->sh->stage[r].since_s,
 		       w->sh->missed[r], w->sh->text[r]);
+	for (uint32_t r = 0; !w->pids && r < w->n_ranks;
+	     r++) /* page-locked memory: no call of CUDA */
+		for (uint32_t p = 0; w->sh->bufs[r] && p < w->n_ranks; p++) {
+			struct why text = { 0 };
+			if (ep_missed(w->sh->bufs[r], p, NULL, &text))
+				printf("  rank %u on the GPU: %s\n", r, text.text);
+		}
 	for (uint32_t i = 0; w->pids && i < w->n_pids; i++)
 		if (w->pids[i] > 0)
 			kill(w->pids[i], SIGKILL);
@@ -199,8 +206,14 @@ void random_job(struct job *j, uint64_t seed, uint32_t n_gpus, uint32_t max_rank
 	c->top_k = 1 + (uint32_t)(rnd(&s) % MIN_OF(32u, c->n_experts));
 	c->hidden = 128 * (1 + (uint32_t)(rnd(&s) % (rnd(&s) % 8 ? 8 : 64)));
 	c->max_tokens = 1 + (uint32_t)(rnd(&s) % (c->n_experts * c->hidden > 65536 ? 9 : 80));
-	if (rnd(&s) % 6 == 0) /* many tokens of few channels: the ways of large batches */
-		c->max_tokens = 600, c->hidden = 128, c->n_experts = MAX_OF(c->top_k, 8u);
+	if (rnd(&s) % 6 ==
+	    0) { /* many tokens: the ways of large batches, whole rows to a warp */
+		c->top_k = MIN_OF(c->top_k, 3u);
+		c->hidden = 128 * (1 + (uint32_t)(rnd(&s) % 9));
+		c->n_experts = MIN_OF(c->n_experts, 8u);
+		c->top_k = MIN_OF(c->top_k, c->n_experts);
+		c->max_tokens = 400;
+	}
 	keep_small(c);
 	c->fp8 = rnd(&s) & 1;
 	j->zero_copy = rnd(&s) & 1;

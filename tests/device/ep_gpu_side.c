@@ -106,6 +106,8 @@ bool side_open(struct job *j, struct side *s, bool gpu)
 			     .ctx = j };
 	at(j, gpu ? "opening the GPU's buffer" : "opening the host's buffer", 0);
 	enum err e = ep_open(&o, &s->b, &why);
+	if (gpu)
+		j->sh->bufs[j->me] = s->b;
 	s->stream = gpu ? j->lane : NULL;
 	s->own_stream = e == ERR_NONE && gpu && !j->lane;
 	if (s->own_stream)

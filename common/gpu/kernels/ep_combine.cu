@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Combine: (copy_y ->) meet -> reduce. A large batch takes a kernel each, a small one a single kernel.
+ * Combine: (copy_y ->) meet -> reduce. A kernel each, also for small batches: a single one was slower at
+ * every shape measured, since the few blocks that may wait read less than the whole machine does.
  *
  * Bytes for T tokens a rank, K choices: reduce reads T * K * hidden * 2 from the owners' windows and
  * writes T * hidden * 2; copy_y, when y is not in the window already, reads and writes once more the
@@ -21,18 +22,19 @@ __device__ __forceinline__ uint32_t own_end(const int32_t *begin, uint32_t n, ui
 	return rows;
 }
 
-/* The rows of y that came from other ranks, of expert l, into our window. A warp a row. */
-__device__ void copy_rows(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c, uint32_t l,
-			  uint32_t warp, uint32_t n_warps)
+/* The rows of y that came from other ranks into our window. Grid (x, n_local) x 256, a warp a row. Bound: bytes. */
+__global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
 {
-	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8, n = g.s.n_ranks;
+	after_previous();
+	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8, n = g.s.n_ranks, l = blockIdx.y;
+	uint32_t per = blockDim.x / WARP, n_warps = gridDim.x * per;
 	const int32_t *begin = (const int32_t *)(slot_of(g, g.me, slot) + g.l.begin) + l * n;
 	uint64_t from = (uint64_t)l * n * g.s.max_tokens * n16;
 	uint4 *to = (uint4 *)(slot_of(g, g.me, slot) + g.l.y) + from;
 	const uint4 *y = (const uint4 *)c.y + from;
 	uint32_t rows = (uint32_t)c.recv_count[l], own = begin[g.me] < 0 ? rows : (uint32_t)begin[g.me];
 	uint32_t skip = begin[g.me] < 0 ? 0 : own_end(begin, n, g.me, rows) - own;
-	for (uint32_t i = warp; i < rows - skip; i += n_warps) {
+	for (uint32_t i = blockIdx.x * per + threadIdx.x / WARP; i < rows - skip; i += n_warps) {
 		uint64_t r = (uint64_t)(i < own ? i : i + skip) * n16;
 #pragma unroll 8
 		for (uint32_t j = lane; j < n16; j += WARP)
@@ -40,23 +42,16 @@ __device__ void copy_rows(const struct ep_gpu &g, uint32_t slot, const struct ep
 	}
 }
 
-/* Grid (x, n_local) x 256. Bound: bytes. */
-__global__ void copy_y_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
-{
-	after_previous();
-	uint32_t per = blockDim.x / WARP;
-	copy_rows(g, slot, c, blockIdx.y, blockIdx.x * per + threadIdx.x / WARP, gridDim.x * per);
-}
-
 /* ---- meet: one block ---- */
 
-/* Says "my outputs are ready", waits for everybody's. The step's stamp. */
-__device__ uint64_t meet(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c)
+/* Says "my outputs are ready", waits for everybody's. Grid 1 x 64. */
+__global__ void meet_combine_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
 {
+	after_previous();
 	uint64_t stamp = stamp_of(g, g.st->count[slot]);
 	uint32_t r = threadIdx.x;
 	if (r >= g.s.n_ranks)
-		return stamp;
+		return;
 	bool masked = g.st->masked[r];
 	if (c.active[r] == 0)
 		g.st->masked[r] = masked = true;
@@ -65,14 +60,6 @@ __device__ uint64_t meet(const struct ep_gpu &g, uint32_t slot, const struct ep_
 	if (!masked)
 		st_release_sys(flag_of(g, r, slot, EP_Y_READY, g.me), stamp);
 	wait_or_mask(g, slot, EP_Y_READY, r, stamp, end_of(c.timeout_ns), c.active);
-	return stamp;
-}
-
-/* Grid 1 x 64. */
-__global__ void meet_combine_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c)
-{
-	after_previous();
-	meet(g, slot, c);
 }
 
 /* ---- reduce ---- */
@@ -95,7 +82,7 @@ __device__ __forceinline__ uint32_t pack2(float a, float b)
 
 #define K_UNROLL 8
 
-/* A lane's choice of a token, from our own slot: known before the meeting. */
+/* A lane's choice of a token, from our own slot. */
 struct choice {
 	uint32_t where; /* ~0: none */
 	int32_t pos;
@@ -140,15 +127,16 @@ __device__ __forceinline__ const uint4 *row_of(const struct ep_gpu &g, uint32_t 
 }
 
 /*
- * A warp: channels [from, end) in units of 16 bytes of token t. K loads a lane are in flight; sums in
- * f32 with k ascending, so the result does not depend on the cut.
+ * A warp: 32 units of 16 bytes of token t at a time, from `piece` of n_pieces on, so that warps beside each
+ * other read what lies together. K loads a lane are in flight (twice as many gave nothing); sums in f32
+ * with k ascending, so the result does not depend on the cut.
  */
 __device__ __forceinline__ void reduce_piece(const struct ep_gpu &g, const struct ep_gpu_combine &c, const uint4 *row,
-					     float w, uint32_t t, uint32_t from, uint32_t end)
+					     float w, uint32_t t, uint32_t piece, uint32_t n_pieces)
 {
 	uint32_t lane = threadIdx.x % WARP, n16 = g.s.hidden / 8;
 	uint4 *out = (uint4 *)c.out + (uint64_t)t * n16;
-	for (uint32_t i0 = from; i0 < end; i0 += WARP) {
+	for (uint32_t i0 = piece * WARP; i0 < n16; i0 += n_pieces * WARP) {
 		uint32_t i = i0 + lane;
 		float acc[8] = { 0 };
 		for (uint32_t k0 = 0; k0 < c.top_k; k0 += K_UNROLL) {
@@ -162,14 +150,14 @@ __device__ __forceinline__ void reduce_piece(const struct ep_gpu &g, const struc
 				wk[k] = __shfl_sync(ALL, w, lane_k);
 				if (k0 + k < c.top_k && p)
 					have |= 1u << k;
-				v[k] = (have >> k & 1) && i < end ? ld_row(p + i) : make_uint4(0, 0, 0, 0);
+				v[k] = (have >> k & 1) && i < n16 ? ld_row(p + i) : make_uint4(0, 0, 0, 0);
 			}
 #pragma unroll
 			for (int k = 0; k < K_UNROLL; k++)
 				if (have >> k & 1)
 					fma8(acc, v[k], wk[k]);
 		}
-		if (i < end)
+		if (i < n16)
 			st_row(out + i, make_uint4(pack2(acc[0], acc[1]), pack2(acc[2], acc[3]), pack2(acc[4], acc[5]),
 						   pack2(acc[6], acc[7])));
 	}
@@ -212,14 +200,13 @@ __device__ void reduce_end(const struct ep_gpu &g, uint32_t slot, const struct e
 __device__ __forceinline__ void reduce_unit(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_combine &c,
 					    struct choice ch, uint32_t u, uint32_t n_pieces, uint32_t sent)
 {
-	uint32_t t = u / n_pieces, piece = u % n_pieces, n16 = g.s.hidden / 8;
-	uint32_t per = (n16 + n_pieces * WARP - 1) / (n_pieces * WARP) * WARP;
+	uint32_t t = u / n_pieces, piece = u % n_pieces;
 	bool lost = false;
 	const uint4 *row = row_of(g, slot, c, ch, &lost);
 	bool any_lost = __any_sync(ALL, lost) || t >= sent;
 	if (c.incomplete && piece == 0 && threadIdx.x % WARP == 0)
 		c.incomplete[t] = any_lost;
-	reduce_piece(g, c, row, ch.w, t, piece * per, min((piece + 1) * per, n16));
+	reduce_piece(g, c, row, ch.w, t, piece, n_pieces);
 }
 
 /* Warp per (token, piece), grid-stride. Bound: bytes. */
@@ -233,48 +220,9 @@ __global__ void reduce_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_comb
 	reduce_end(g, slot, c, sent);
 }
 
-/* ---- a small batch: all of it in one kernel ---- */
-
-#define SMALL_THREADS 384 /* two blocks of 80 registers a thread fit a multiprocessor */
-
-/* Grid at most ep_small_blocks x 384, see dispatch_kernel. */
-__global__ void __launch_bounds__(SMALL_THREADS, 2)
-	combine_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_combine c, uint32_t n_pieces)
-{
-	after_previous();
-	uint32_t per = blockDim.x / WARP, n_warps = gridDim.x * per, warp = blockIdx.x * per + threadIdx.x / WARP;
-	uint32_t sent = head_of(g, g.me, slot)->n_tokens, n = c.n_tokens * n_pieces, u = warp;
-	struct choice ch = { ~0u, 0, 0.0f };
-	uint64_t stamp = stamp_of(g, g.st->count[slot]);
-	if (c.y && g.s.n_ranks > 1) {
-		for (uint32_t l = 0; l < g.n_local; l++)
-			copy_rows(g, slot, c, l, warp, n_warps);
-		if (blockIdx.x > 0)
-			arrive(&g.st->arrived[slot][1]);
-		else
-			await_blocks(&g.st->arrived[slot][1]);
-	}
-	if (u < n)
-		ch = choice_of(g, slot, c, u / n_pieces, sent);
-	if (blockIdx.x == 0) {
-		meet(g, slot, c);
-		open_gate(&g.st->gate[slot][1], stamp);
-	} else {
-		await_gate(&g.st->gate[slot][1], stamp);
-	}
-	while (u < n) {
-		reduce_unit(g, slot, c, ch, u, n_pieces, sent);
-		u += n_warps;
-		if (u < n)
-			ch = choice_of(g, slot, c, u / n_pieces, sent);
-	}
-	reduce_end(g, slot, c, sent);
-}
-
 /* ---- launchers ---- */
 
 static const struct kernel kernels[] = {
-	{ "combine (small)", (const void *)combine_kernel, SMALL_THREADS },
 	{ "copy_y", (const void *)copy_y_kernel, 256 },
 	{ "meet combine", (const void *)meet_combine_kernel, EP_RANKS_MAX },
 	{ "reduce", (const void *)reduce_kernel, 256 },
@@ -288,16 +236,6 @@ extern "C" enum err ep_load_combine(void)
 extern "C" enum err ep_combine_kernel_info(uint32_t i, struct ep_kernel_info *out)
 {
 	return describe(kernels, sizeof(kernels) / sizeof(kernels[0]), i, out);
-}
-
-extern "C" enum err ep_launch_combine(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,
-				      void *stream)
-{
-	uint32_t blocks = ep_small_blocks(g), warps = blocks * (SMALL_THREADS / WARP), pieces = 1;
-	while (c->n_tokens * pieces * 2 <= warps && pieces * 2 * WARP <= g->s.hidden / 8)
-		pieces *= 2;
-	start(g, combine_kernel, dim3(blocks), SMALL_THREADS, 0, stream, *g, slot, *c, pieces);
-	return launched();
 }
 
 extern "C" enum err ep_launch_copy_y(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_combine *c,

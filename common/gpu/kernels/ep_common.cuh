@@ -155,7 +155,7 @@ __device__ __forceinline__ bool last_block(uint32_t *counter)
 }
 
 /*
- * The meeting inside a small batch's kernel: every block but the first arrives when its part is
+ * The meeting inside a small dispatch: every block but the first arrives when its part is
  * written; the first waits for them, meets the other ranks, and opens the gate for this step. The
  * blocks of such kernels are few enough to be on the GPU together (ep_small_blocks), else this would
  * never end. Release and acquire at the GPU's scope; the first block's flags to other ranks are
@@ -218,7 +218,7 @@ static inline enum err launched()
 	return cudaGetLastError() == cudaSuccess ? ERR_NONE : ERR_IO;
 }
 
-/* Blocks of a kernel whose blocks wait: half of what the GPU holds of them, over all ranks on it. */
+/* Blocks of a kernel whose blocks wait: one on every second multiprocessor, over all ranks on it. */
 static inline uint32_t ep_small_blocks(const struct ep_gpu *g)
 {
 	uint32_t n = g->n_sms / (2 * (g->n_here ? g->n_here : 1));

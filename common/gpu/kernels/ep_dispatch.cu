@@ -49,109 +49,112 @@ __global__ void claim_kernel(struct ep_gpu g, uint32_t slot, int32_t *active, ui
 /* ---- route: one block ---- */
 
 #define WALK_UNROLL 8
+#define COUNT_MASK  0xffffff /* of a counter in shared memory; the place k of the last writer above it */
 
 /*
- * One warp, its tokens [from, to): how often they name each expert, into this warp's part of hist, and
- * are all choices in range and named once? A step takes as many whole tokens as fit the lanes, so
- * that a repeated choice shows as a match of (token, id). The first bad one is reported to the host.
- */
-__device__ bool count_part(const struct ep_gpu &g, const int64_t *topk, uint32_t from, uint32_t to, uint32_t top_k,
-			   int32_t *hist)
-{
-	uint32_t lane = threadIdx.x % WARP, per_step = WARP / top_k, mine = lane / top_k, k = lane % top_k;
-	bool bad = false;
-	for (uint32_t t0 = from; t0 < to; t0 += WALK_UNROLL * per_step) {
-		int64_t id[WALK_UNROLL];
-#pragma unroll
-		for (int u = 0; u < WALK_UNROLL; u++) {
-			uint32_t t = t0 + u * per_step + mine;
-			id[u] = mine < per_step && t < to ? topk[(uint64_t)t * top_k + k] : -1;
-		}
-#pragma unroll
-		for (int u = 0; u < WALK_UNROLL; u++) {
-			bool wrong = id[u] < -1 || id[u] >= (int64_t)g.s.n_experts;
-			int key = wrong || id[u] < 0 ? -1 - (int)lane : (int)(mine << 16 | (uint32_t)id[u]);
-			wrong |= __popc(__match_any_sync(ALL, key)) > 1;
-			if (wrong) {
-				g.status->token = t0 + u * per_step + mine;
-				g.status->k = k;
-				g.status->value = id[u];
-				bad = true;
-			} else if (id[u] >= 0) {
-				atomicAdd(hist + id[u], 1);
-			}
-		}
-	}
-	return bad;
-}
-
-/*
- * The places of entries [from, to), in order, by one warp. base: [n_experts] in shared memory, this
- * warp's running count of each expert. The loads of a round are all in flight before it is walked.
- */
-__device__ void place_part(const int64_t *topk, uint32_t from, uint32_t to, int32_t *base, int32_t *ids, int32_t *pos)
-{
-	uint32_t lane = threadIdx.x % WARP;
-	for (uint32_t i = from; i < to; i += WALK_UNROLL * WARP) {
-		int id[WALK_UNROLL];
-#pragma unroll
-		for (int u = 0; u < WALK_UNROLL; u++) {
-			uint32_t at = i + u * WARP + lane;
-			id[u] = at < to ? (int)topk[at] : -1;
-		}
-#pragma unroll
-		for (int u = 0; u < WALK_UNROLL; u++) {
-			uint32_t at = i + u * WARP + lane;
-			if (i + u * WARP >= to)
-				break;
-			uint32_t same = __match_any_sync(ALL, id[u]);
-			int rank = __popc(same & ((1u << lane) - 1));
-			int first = id[u] >= 0 ? base[id[u]] : 0;
-			__syncwarp();
-			if (id[u] >= 0 && rank == 0)
-				base[id[u]] = first + __popc(same);
-			__syncwarp();
-			if (at < to) {
-				ids[at] = id[u];
-				pos[at] = first + rank;
-			}
-		}
-	}
-}
-
-/*
- * Two passes of each warp over its own tokens with a scan over the warps between them keep the order
- * of the list. hist: [n_warps][n_experts] in shared memory. The first pass only reads the caller's.
+ * The order of the list is kept without looking for equal choices among lanes (match_any, which is slow):
+ * a group of lanes, as many as the top_k rounded up to a power of two, walks tokens of its own one after the
+ * other, and within a token all choices differ. Each group counts in its own part of hist.
  */
 struct route_part {
-	uint32_t from, to; /* tokens of this warp */
-	int32_t *mine;	   /* its part of hist */
+	uint32_t from, to; /* tokens of this group of lanes */
+	uint32_t most;	   /* tokens of any group: all lanes of a warp take as many steps */
+	uint32_t k;	   /* this lane's choice */
+	int32_t *mine;
 	bool refused;
 };
 
-__device__ struct route_part route_count(const struct ep_gpu &g, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+__device__ __forceinline__ uint32_t group_lanes(uint32_t top_k)
+{
+	return top_k <= 1 ? 1 : 1u << (32 - __clz(top_k - 1));
+}
+
+/* What the tokens from t0 on of a group choose; -1 where there is none. */
+__device__ __forceinline__ void load_choices(const struct ep_gpu_dispatch &d, const struct route_part &p, uint32_t t0,
+					     int64_t *id)
+{
+#pragma unroll
+	for (int u = 0; u < WALK_UNROLL; u++) {
+		uint32_t t = t0 + u;
+		id[u] = p.k < d.top_k && t < p.to ? d.topk[(uint64_t)t * d.top_k + p.k] : -1;
+	}
+}
+
+/* Counts a group's tokens; false when a choice is out of range or repeated: it is reported to the host. */
+__device__ bool count_part(const struct ep_gpu &g, const struct ep_gpu_dispatch &d, const struct route_part &p)
+{
+	bool good = true;
+	for (uint32_t n = 0; n < p.most; n += WALK_UNROLL) {
+		int64_t id[WALK_UNROLL];
+		load_choices(d, p, p.from + n, id);
+#pragma unroll
+		for (int u = 0; u < WALK_UNROLL; u++) {
+			bool wrong = id[u] < -1 || id[u] >= (int64_t)g.s.n_experts, have = id[u] >= 0 && !wrong;
+			int32_t *at = p.mine + (have ? id[u] : 0), v = have ? *at & COUNT_MASK : 0;
+			__syncwarp();
+			if (have)
+				*at = (v + 1) | (int32_t)(p.k << 24);
+			__syncwarp();
+			wrong |= have && (uint32_t)*at >> 24 != p.k; /* the token named it twice */
+			if (wrong) {
+				g.status->token = p.from + n + u;
+				g.status->k = p.k;
+				g.status->value = id[u];
+				good = false;
+			}
+		}
+	}
+	return good;
+}
+
+/* The places of a group's tokens, from what hist holds by now. */
+__device__ void place_part(const struct ep_gpu_dispatch &d, const struct route_part &p, int32_t *ids, int32_t *pos)
+{
+	for (uint32_t n = 0; n < p.most; n += WALK_UNROLL) {
+		int64_t id[WALK_UNROLL];
+		load_choices(d, p, p.from + n, id);
+#pragma unroll
+		for (int u = 0; u < WALK_UNROLL; u++) {
+			uint32_t t = p.from + n + u;
+			int32_t at = id[u] >= 0 ? p.mine[id[u]] : 0;
+			__syncwarp();
+			if (id[u] >= 0)
+				p.mine[id[u]] = at + 1;
+			__syncwarp();
+			if (p.k < d.top_k && t < p.to) {
+				ids[(uint64_t)t * d.top_k + p.k] = (int32_t)id[u];
+				pos[(uint64_t)t * d.top_k + p.k] = at;
+			}
+		}
+	}
+}
+
+/* First: each group counts its tokens; only the caller's memory is read. hist: [n_parts][n_experts]. */
+__device__ struct route_part route_count(const struct ep_gpu &g, const struct ep_gpu_dispatch &d, uint32_t n_parts,
 					 int32_t *hist)
 {
 	__shared__ uint32_t bad;
-	uint32_t warp = threadIdx.x / WARP, part = (d.n_tokens + n_warps - 1) / n_warps;
+	uint32_t lanes = group_lanes(d.top_k), part = threadIdx.x / lanes;
 	struct route_part p;
 	if (threadIdx.x == 0)
 		bad = 0;
-	for (uint32_t i = threadIdx.x; i < n_warps * g.s.n_experts; i += blockDim.x)
+	for (uint32_t i = threadIdx.x; i < n_parts * g.s.n_experts; i += blockDim.x)
 		hist[i] = 0;
 	__syncthreads();
-	p.from = min(warp * part, d.n_tokens);
-	p.to = warp < n_warps ? min(p.from + part, d.n_tokens) : p.from;
-	p.mine = hist + warp * g.s.n_experts;
-	if (count_part(g, d.topk, p.from, p.to, d.top_k, p.mine))
+	p.most = (d.n_tokens + n_parts - 1) / n_parts;
+	p.from = part < n_parts ? min(part * p.most, d.n_tokens) : d.n_tokens;
+	p.to = min(p.from + p.most, d.n_tokens);
+	p.k = threadIdx.x % lanes;
+	p.mine = hist + (part < n_parts ? part : 0) * g.s.n_experts;
+	if (!count_part(g, d, p))
 		bad = 1;
 	__syncthreads();
 	p.refused = bad; /* then nothing of ours moves; peers see a rank with no tokens */
 	return p;
 }
 
-/* After claim: ids, pos, counts and the head. */
-__device__ void route_write(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+/* Then, in a slot that is ours: ids, pos, counts and the head. */
+__device__ void route_write(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_parts,
 			    int32_t *hist, const struct route_part &p)
 {
 	uint8_t *s = slot_of(g, g.me, slot);
@@ -160,17 +163,16 @@ __device__ void route_write(const struct ep_gpu &g, uint32_t slot, const struct 
 	for (uint32_t e = threadIdx.x; e < g.s.n_experts; e += blockDim.x) {
 		int32_t at = 0;
 #pragma unroll 8
-		for (uint32_t w = 0; w < n_warps; w++) {
-			int32_t n = hist[w * g.s.n_experts + e];
-			hist[w * g.s.n_experts + e] = at;
+		for (uint32_t i = 0; i < n_parts; i++) {
+			int32_t n = hist[i * g.s.n_experts + e] & COUNT_MASK;
+			hist[i * g.s.n_experts + e] = at;
 			at += n;
 		}
 		counts[e] = p.refused ? 0 : at;
 	}
 	__syncthreads();
 	if (!p.refused)
-		place_part(d.topk, p.from * d.top_k, p.to * d.top_k, p.mine, (int32_t *)(s + g.l.topk),
-			   (int32_t *)(s + g.l.pos));
+		place_part(d, p, (int32_t *)(s + g.l.topk), (int32_t *)(s + g.l.pos));
 	if (threadIdx.x == 0) {
 		if (p.refused)
 			g.status->bad = 1;
@@ -284,7 +286,7 @@ __device__ void pack_rows(const struct ep_gpu &g, uint32_t slot, const struct ep
 /* A large batch, after claim: the first block routes while the others pack. Grid 1 + blocks x 1024. */
 template <bool FP8>
 __global__ void __launch_bounds__(1024)
-	publish_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, uint32_t n_warps)
+	publish_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, uint32_t n_parts)
 {
 	extern __shared__ int32_t shared[];
 	after_previous();
@@ -292,8 +294,8 @@ __global__ void __launch_bounds__(1024)
 		pack_rows<FP8>(g, slot, d, 1);
 		return;
 	}
-	struct route_part p = route_count(g, d, n_warps, shared);
-	route_write(g, slot, d, n_warps, shared, p);
+	struct route_part p = route_count(g, d, n_parts, shared);
+	route_write(g, slot, d, n_parts, shared, p);
 }
 
 /* ---- meet: one block ---- */
@@ -398,30 +400,32 @@ __global__ void signal_kernel(struct ep_gpu g, uint32_t slot, int flag, int adva
 
 #define GATHER_UNROLL 4
 
-/* One row to all its places here; `dests` of the warp's lanes hold the row numbers, -1 for none. */
+/*
+ * [from16, n16) of one row to all its places here; the warp's lanes hold the row numbers (dest, -1 for
+ * none), `owned` says which. All lanes take every turn: the shuffles need them.
+ */
 template <bool FP8>
 __device__ __forceinline__ void spread(const struct ep_gpu &g, const uint8_t *row, uint8_t *recv_x, float *scales,
 				       uint32_t owned, int64_t dest, uint32_t from16, uint32_t n16)
 {
-	uint32_t lane = threadIdx.x % WARP;
+	uint32_t lane = threadIdx.x % WARP, i0 = from16;
 	uint64_t row_out = (uint64_t)g.s.hidden * (FP8 ? 1 : 2);
 	const uint4 *in = (const uint4 *)row;
-	uint32_t i = from16 + lane;
-	for (; i + (GATHER_UNROLL - 1) * WARP < n16; i += GATHER_UNROLL * WARP) {
+	for (; i0 + GATHER_UNROLL * WARP <= n16; i0 += GATHER_UNROLL * WARP) {
 		uint4 v[GATHER_UNROLL];
 #pragma unroll
 		for (int u = 0; u < GATHER_UNROLL; u++)
-			v[u] = ld_row(in + i + u * WARP);
+			v[u] = ld_row(in + i0 + u * WARP + lane);
 		for (uint32_t m = owned; m; m &= m - 1) {
 			int64_t d = __shfl_sync(ALL, dest, __ffs(m) - 1);
 			uint4 *out = (uint4 *)(recv_x + d * row_out);
 #pragma unroll
 			for (int u = 0; u < GATHER_UNROLL; u++)
-				st_row(out + i + u * WARP, v[u]);
+				st_row(out + i0 + u * WARP + lane, v[u]);
 		}
 	}
-	uint32_t rest = i - lane < n16 ? (n16 - (i - lane) + WARP - 1) / WARP : 0; /* the same for all lanes: shuffles below */
-	for (uint32_t j = 0; j < rest; j++, i += WARP) {
+	for (; i0 < n16; i0 += WARP) {
+		uint32_t i = i0 + lane;
 		uint4 v = i < n16 ? ld_row(in + i) : make_uint4(0, 0, 0, 0);
 		for (uint32_t m = owned; m; m &= m - 1) {
 			int64_t d = __shfl_sync(ALL, dest, __ffs(m) - 1);
@@ -513,13 +517,13 @@ __global__ void gather_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_disp
 
 /* Before the meeting: the first block routes, the others pack; what can be read is read before claim. */
 template <bool FP8>
-__device__ void small_publish(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_warps,
+__device__ void small_publish(const struct ep_gpu &g, uint32_t slot, const struct ep_gpu_dispatch &d, uint32_t n_parts,
 			      int32_t *hist)
 {
 	if (blockIdx.x == 0) {
-		struct route_part p = route_count(g, d, n_warps, hist);
+		struct route_part p = route_count(g, d, n_parts, hist);
 		claim_slot(g, slot, d.active, d.timeout_ns);
-		route_write(g, slot, d, n_warps, hist, p);
+		route_write(g, slot, d, n_parts, hist, p);
 		return;
 	}
 	uint32_t n16 = g.s.hidden / 8, pieces = (n16 + PACK_PIECE - 1) / PACK_PIECE, per = blockDim.x / WARP;
@@ -566,7 +570,7 @@ __device__ void small_gather(const struct ep_gpu &g, uint32_t slot, const struct
  */
 template <bool FP8>
 __global__ void __launch_bounds__(SMALL_THREADS, 2)
-	dispatch_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, int parts, uint32_t n_warps,
+	dispatch_kernel(struct ep_gpu g, uint32_t slot, struct ep_gpu_dispatch d, int parts, uint32_t n_parts,
 			uint32_t n_pieces)
 {
 	extern __shared__ int32_t shared[];
@@ -576,11 +580,11 @@ __global__ void __launch_bounds__(SMALL_THREADS, 2)
 		where[e] = g.where[e];
 	uint64_t stamp = stamp_of(g, g.st->count[slot] + (parts & EP_PART_PUBLISH ? 1 : 0));
 	if (parts & EP_PART_PUBLISH) {
-		small_publish<FP8>(g, slot, d, n_warps, shared + g.s.n_experts);
+		small_publish<FP8>(g, slot, d, n_parts, shared + g.s.n_experts);
 		if (blockIdx.x > 0)
-			arrive(&g.st->arrived[slot][0]);
+			arrive(&g.st->arrived[slot]);
 		else
-			await_blocks(&g.st->arrived[slot][0]);
+			await_blocks(&g.st->arrived[slot]);
 	}
 	__syncthreads();
 	if (blockIdx.x == 0)
@@ -588,9 +592,9 @@ __global__ void __launch_bounds__(SMALL_THREADS, 2)
 	if (!(parts & EP_PART_RECEIVE))
 		return;
 	if (blockIdx.x == 0)
-		open_gate(&g.st->gate[slot][0], stamp);
+		open_gate(&g.st->gate[slot], stamp);
 	else
-		await_gate(&g.st->gate[slot][0], stamp);
+		await_gate(&g.st->gate[slot], stamp);
 	small_gather<FP8>(g, slot, d, where, n_pieces);
 }
 
@@ -624,22 +628,25 @@ static void allow_shared(const void *kernel, uint32_t bytes)
 		cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Warps that count, each in its own part of the shared memory; at least 2. */
-static uint32_t route_warps(const struct ep_gpu *g, uint32_t shared_bytes, uint32_t most)
+/* Groups of lanes that count, each in its own part of at most shared_bytes; at least 1. */
+static uint32_t route_parts(const struct ep_gpu *g, const struct ep_gpu_dispatch *d, uint32_t shared_bytes,
+			    uint32_t threads)
 {
-	uint32_t n = shared_bytes / (g->s.n_experts * 4);
-	return n > most ? most : n;
+	uint32_t lanes = 1, n = shared_bytes / (g->s.n_experts * 4);
+	while (lanes < d->top_k)
+		lanes *= 2;
+	return n > threads / lanes ? threads / lanes : n;
 }
 
 extern "C" enum err ep_launch_dispatch(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
 				       int parts, void *stream)
 {
 	uint32_t half = d->shared_bytes / 2, where = g->s.n_experts * 4; /* two blocks fit */
-	uint32_t n_warps = half > where ? route_warps(g, half - where, SMALL_THREADS / WARP) : 0;
-	uint32_t bytes = n_warps * where, counts = g->s.max_local * g->s.n_ranks * 4, n16, pieces = 1;
+	uint32_t n_parts = half > where ? route_parts(g, d, half - where, SMALL_THREADS) : 0;
+	uint32_t bytes = n_parts * where, counts = g->s.max_local * g->s.n_ranks * 4, n16, pieces = 1;
 	uint32_t blocks = ep_small_blocks(g), warps = blocks * (SMALL_THREADS / WARP);
 	bytes = where + (counts > bytes ? counts : bytes);
-	if (n_warps < 2 || bytes > half)
+	if (n_parts < 1 || bytes > half)
 		return ERR_UNSUPPORTED;
 	n16 = g->s.hidden / (d->fp8 ? 16 : 8);
 	while (g->s.max_tokens * g->s.n_ranks * pieces * 2 <= warps && pieces * 2 * WARP <= n16)
@@ -650,10 +657,10 @@ extern "C" enum err ep_launch_dispatch(const struct ep_gpu *g, uint32_t slot, co
 	allow_shared(k, bytes);
 	if (d->fp8)
 		start(g, dispatch_kernel<true>, dim3(blocks), SMALL_THREADS, bytes, stream, *g, slot, *d, parts,
-		      n_warps, pieces);
+		      n_parts, pieces);
 	else
 		start(g, dispatch_kernel<false>, dim3(blocks), SMALL_THREADS, bytes, stream, *g, slot, *d, parts,
-		      n_warps, pieces);
+		      n_parts, pieces);
 	return launched();
 }
 
@@ -667,17 +674,17 @@ extern "C" enum err ep_launch_claim(const struct ep_gpu *g, uint32_t slot, int32
 extern "C" enum err ep_launch_publish(const struct ep_gpu *g, uint32_t slot, const struct ep_gpu_dispatch *d,
 				      void *stream)
 {
-	uint32_t n_warps = route_warps(g, d->shared_bytes, 32), bytes = n_warps * g->s.n_experts * 4;
+	uint32_t n_parts = route_parts(g, d, d->shared_bytes, 1024), bytes = n_parts * g->s.n_experts * 4;
 	uint32_t blocks = (d->n_tokens + 31) / 32, most = g->n_sms * 2;
-	if (n_warps < 2)
+	if (n_parts < 1)
 		return ERR_UNSUPPORTED;
 	blocks = 1 + (blocks > most ? most : blocks);
 	if (d->fp8) {
 		allow_shared((const void *)publish_kernel<true>, bytes);
-		start(g, publish_kernel<true>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_warps);
+		start(g, publish_kernel<true>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_parts);
 	} else {
 		allow_shared((const void *)publish_kernel<false>, bytes);
-		start(g, publish_kernel<false>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_warps);
+		start(g, publish_kernel<false>, dim3(blocks), 1024, bytes, stream, *g, slot, *d, n_parts);
 	}
 	return launched();
 }
