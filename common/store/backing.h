@@ -23,7 +23,7 @@ struct pool_backing_ops {
 	/* A new file of zeros, sparse. ERR_EXISTS, ERR_NO_SPACE. */
 	enum err (*create)(struct pool_backing *b, const char *name, uint64_t bytes,
 			   struct why *why);
-	/* In one step, over nothing; durable with the file's bytes. */
+	/* In one step, over nothing: ERR_EXISTS; durable. */
 	enum err (*rename)(struct pool_backing *b, const char *from, const char *to,
 			   struct why *why);
 	/* Absent is fine. Mappings and descriptors of it live on. */
@@ -38,6 +38,10 @@ struct pool_backing_ops {
 	/* From here on a touch of that range cannot fail for want of memory. ERR_NO_SPACE. */
 	enum err (*reserve)(struct pool_backing *b, const char *name, uint64_t offset,
 			    uint64_t bytes, struct why *why);
+	/* The next run from `from` on that may hold anything but zeros; false: none. Reading a hole of
+	 * a mapped file would fill it. */
+	bool (*data)(struct pool_backing *b, const char *name, uint64_t from, uint64_t *start,
+		     uint64_t *end);
 	/* For super alone: whole pieces, then sync. */
 	enum err (*read)(struct pool_backing *b, const char *name, uint64_t offset, void *p,
 			 size_t n, struct why *why);
@@ -75,8 +79,8 @@ static inline void pool_backing_free(struct pool_backing *b)
 /* ---- a folder ---- */
 
 /*
- * Where the pool of a data folder is: `pool_dir` (the setting; tried first when not empty), else
- * /dev/shm/pomelo-UID-HASH16, HASH of the data folder's device and inode.
+ * Where the pool of a data folder is: pomelo-UID-HASH16 in `pool_dir` (the setting;
+ * NULL or empty: in /dev/shm), HASH of the data folder's device and inode.
  *
  * ERR_NOT_FOUND  no such data folder (why)
  */

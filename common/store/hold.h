@@ -93,7 +93,8 @@ enum err hold_free(struct hold *h, const struct hold_under *u, uint32_t slot,
 
 enum hold_fence { HOLD_COMMITTED = 1, HOLD_FENCED = 2, HOLD_WRITING = 3 };
 /* FENCE(version): closes it. COMMITTED: out is filled (a RETIRED slot too). WRITING: the range joins
- * the writing ranges; opts.fenced says when it is free. */
+ * the writing ranges; opts.fenced says when it is free. ERR_INVALID_PARAMS: version 0, or extents of no
+ * pool of ours; ERR_NO_MEMORY. */
 enum err hold_fence(struct hold *h, const struct hold_under *u, uint64_t version,
 		    const struct extent *ext, size_t n_ext, enum hold_fence *state,
 		    struct hold_slot *out) MUST_CHECK;
@@ -113,7 +114,9 @@ struct hold_entry {
 	size_t n_extents;
 	struct msg_put_opts opts; /* borrowed likewise */
 };
-/* Slots in use from *cursor (0: the start) until fn returns false; *cursor is where to go on, 0 at the end. */
+/* Slots in use from *cursor (0: the start) until fn returns false (that one was not taken: it comes
+ * first next time); *cursor is where to go on, 0 at the end. A slot RETIRED(OVERLAP) shows no
+ * extents: its bytes are another's, FREE of it returns nothing. */
 void hold_scan(struct hold *h, uint32_t shard, uint64_t *cursor,
 	       bool (*fn)(void *arg, const struct hold_entry *e), void *arg);
 /* The writing ranges of a shard. */

@@ -20,10 +20,12 @@
 struct shmpool;
 
 /* The pages, as laid out in memory (version 1; little-endian). */
-enum { POOL_RING = 1024, POOL_LANES = 64 };
+enum { POOL_RING = 1024, POOL_LANES = 64, POOL_CTL_VERSION = 1 };
+#define POOL_CTL_MAGIC 0x6c7463206c6d70ull /* "pml ctl" */
 struct pool_ctl {
-	uint64_t magic, version;
-	struct {
+	uint64_t magic;
+	uint32_t version, n_shards;
+	struct pool_ctl_shard {
 		uint64_t pool_epoch;
 		uint64_t revoke_seq;	/* entries ever made; the last is ring[(seq - 1) % n] */
 		uint64_t revoked_below; /* the highest version that has left the ring */
