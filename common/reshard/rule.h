@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every reason for which a manifest, binding, plan or upload is refused: one row each. The names
- * are those of the shared vectors, but for the limit.* and plan.cancelled rows at the end, which
- * are ours alone.
+ * are those of the shared vectors, but for the rows at the end from upload.names on, which are ours
+ * alone.
  *
  * F(ENUM, "name", error, "text")
  *
@@ -124,6 +124,7 @@
 	F(UPLOAD_DP_OWNED, "upload.dp_owned", BAD_MANIFEST, "some tensor of the placement is DP-owned") \
 	F(UPLOAD_NO_CONSISTENT_REPLICA, "upload.no_consistent_replica", BAD_MANIFEST, "no DP rank is whole at a single generation") \
 	F(UPLOAD_GENERATIONS_DIFFER, "upload.generations_differ", BAD_MANIFEST, "several DP ranks are whole, each at a single generation, but not all at the same one") \
+	F(UPLOAD_NAMES, "upload.names", INVALID_PARAMS, "an empty key prefix or namespace, or a transaction that is not 32 lower-case hex digits") \
 	F(PLAN_CANCELLED, "plan.cancelled", CANCELLED, "the caller gave up, or the deadline passed") \
 	F(LIMIT_MEMORY, "limit.memory", NO_MEMORY, "more memory than the limit allows") \
 	F(LIMIT_TEXT_BYTES, "limit.text_bytes", TOO_LARGE, "the text is longer than the limit") \

@@ -178,7 +178,9 @@ struct choosing {
 	uint64_t *generation; /* of a part */
 	bool *bound;	      /* parts */
 	struct dp_state *dps;
-	uint32_t n_dps;
+	uint32_t n_dps, n_shared;
+	struct dp_state owned; /* of the tensors that are owned along dp */
+	bool allow_dp_owned;
 	uint32_t *list;
 };
 
@@ -255,21 +257,51 @@ static uint32_t dp_end(const struct cands *k, uint32_t i)
 	return i;
 }
 
-static bool look(struct choosing *c)
+/* A tensor that is owned along dp: one owner, whole, has it. */
+static bool check_owned(struct choosing *c)
+{
+	const struct cands *k = &c->k;
+	uint32_t n = 0, end = 0;
+	bool whole = false;
+	while (end < k->n && cands_same(k, 0, end, true))
+		end++;
+	if (end == k->n && k->n && !tiles(c, 0, k->n, &n, &whole))
+		return false;
+	if (!whole)
+		return reject_set(c->why, RULE_PLAN_DP_OWNER, "", "tensor %.*s",
+				  (int)MIN_OF(k->t->id.n, 120), (const char *)k->t->id.p);
+	for (uint32_t i = 0; i < n; i++)
+		note_generation(c, &c->owned, c->list[i]);
+	return true;
+}
+
+static bool count_shared(struct choosing *c)
 {
 	for (uint32_t t = 0; t < c->p->n_tensors; t++) {
-		if (tensor_dp_owned(&c->p->tensors[t]))
+		bool owned = tensor_dp_owned(&c->p->tensors[t]);
+		if (owned && !c->allow_dp_owned)
 			return reject_set(
 				c->why, RULE_UPLOAD_DP_OWNED, "",
 				"Weight Store upload requires replicated DP source tensors; "
 				"DP-owned tensor snapshots are not supported");
+		c->n_shared += !owned;
 	}
+	return true;
+}
+
+static bool look(struct choosing *c)
+{
+	if (!count_shared(c))
+		return false;
 	for (uint32_t t = 0; t < c->p->n_tensors; t++) {
 		if (!fill(c, t))
 			return false;
 		if (!box_work_take(&c->work, 16ull + c->k.n))
 			return plan_work_fail(&c->work, c->why);
-		for (uint32_t i = 0, e; i < c->k.n; i = e) {
+		bool owned = tensor_dp_owned(c->k.t);
+		if (owned && !check_owned(c))
+			return false;
+		for (uint32_t i = 0, e; !owned && i < c->k.n; i = e) {
 			e = dp_end(&c->k, i);
 			if (!check_dp(c, i, e, dp_of(c, c->k.c[i].rank->c[AX_DP])))
 				return false;
@@ -278,26 +310,31 @@ static bool look(struct choosing *c)
 	return true;
 }
 
+static const struct dp_state *differ(struct choosing *c)
+{
+	reject_set(c->why, RULE_UPLOAD_GENERATIONS_DIFFER, "",
+		   "complete source DP replicas have inconsistent lease generations");
+	return NULL;
+}
+
 static const struct dp_state *pick(struct choosing *c)
 {
-	const struct dp_state *best = NULL;
-	for (uint32_t i = 0; i < c->n_dps; i++) {
+	const struct dp_state *best = c->n_shared ? NULL : &c->owned;
+	for (uint32_t i = 0; c->n_shared && i < c->n_dps; i++) {
 		const struct dp_state *s = &c->dps[i];
-		if (s->n_tensors != c->p->n_tensors || s->mixed)
+		if (s->n_tensors != c->n_shared || s->mixed)
 			continue;
-		if (best && best->generation != s->generation) {
-			reject_set(
-				c->why, RULE_UPLOAD_GENERATIONS_DIFFER, "",
-				"complete source DP replicas have inconsistent lease generations");
-			return NULL;
-		}
+		if (best && best->generation != s->generation)
+			return differ(c);
 		best = best ? best : s;
 	}
-	if (!best)
-		reject_set(
-			c->why, RULE_UPLOAD_NO_CONSISTENT_REPLICA, "",
-			"source manifests have no complete generation-consistent DP replica");
-	return best;
+	if (best && !c->owned.mixed && c->owned.any && c->owned.generation != best->generation)
+		return differ(c);
+	if (best && !c->owned.mixed)
+		return best;
+	reject_set(c->why, RULE_UPLOAD_NO_CONSISTENT_REPLICA, "",
+		   "source manifests have no complete generation-consistent DP replica");
+	return NULL;
 }
 
 /* ---- the list ---- */
@@ -316,6 +353,8 @@ static bool put_one(struct choosing *c, struct put *w, uint32_t frag)
 		return false;
 	struct upload_item *it = &w->u->items[w->u->n_items++];
 	it->frag = frag;
+	it->dp_owned = tensor_dp_owned(c->k.t);
+	w->u->n_dp_owned += it->dp_owned;
 	fragment_id(w->o, c->p->tensors[f->tensor].id, f->box, f->n_dims, it->id);
 	return true;
 }
@@ -327,7 +366,7 @@ static bool put_tensor(struct choosing *c, struct put *w, uint32_t t, uint64_t d
 	uint32_t i = 0;
 	if (!fill(c, t))
 		return false;
-	while (i < k->n && k->c[i].rank->c[AX_DP] != dp)
+	while (i < k->n && !tensor_dp_owned(k->t) && k->c[i].rank->c[AX_DP] != dp)
 		i++;
 	for (uint32_t e = i; e < k->n && cands_same(k, i, e, true); e++)
 		if ((e == i || box_cmp(k->c[e - 1].box, k->c[e].box, k->n_dims) != 0) &&
@@ -357,14 +396,14 @@ static bool begin(struct choosing *c, const struct upload_bound *bound, uint32_t
 	uint32_t most = 1;
 	for (uint32_t t = 0; t < p->n_tensors; t++)
 		most = MAX_OF(most, p->tensor_first[t + 1] - p->tensor_first[t]);
-	c->k.c = malloc(most * sizeof(*c->k.c));
-	c->boxes = malloc(most * sizeof(*c->boxes));
-	c->list = malloc(most * sizeof(*c->list));
-	c->generation = calloc(p->n_parts, sizeof(*c->generation));
-	c->bound = calloc(p->n_parts, sizeof(*c->bound));
-	c->dps = calloc(p->n_parts, sizeof(*c->dps));
+	c->k.c = plan_alloc(&c->room, most * sizeof(*c->k.c));
+	c->boxes = plan_alloc(&c->room, most * sizeof(*c->boxes));
+	c->list = plan_alloc(&c->room, most * sizeof(*c->list));
+	c->generation = plan_zero(&c->room, p->n_parts, sizeof(*c->generation));
+	c->bound = plan_zero(&c->room, p->n_parts, sizeof(*c->bound));
+	c->dps = plan_zero(&c->room, p->n_parts, sizeof(*c->dps));
 	if (!c->k.c || !c->boxes || !c->list || !c->generation || !c->bound || !c->dps)
-		return plan_no_memory(c->why);
+		return false;
 	for (uint32_t i = 0; i < n; i++) {
 		c->bound[bound[i].part] = true;
 		c->generation[bound[i].part] = bound[i].generation;
@@ -393,22 +432,25 @@ static bool choose(struct choosing *c, struct upload *u)
 	const struct dp_state *s = look(c) ? pick(c) : NULL;
 	if (!s)
 		return false;
+	u->has_dp = s != &c->owned;
 	u->dp = s->dp;
 	u->generation = s->generation;
 	return put_all(c, u);
 }
 
 enum err upload_plan(const struct place *p, const struct upload_bound *bound, uint32_t n,
-		     uint64_t work, const atomic_bool *cancel, struct reject *why,
-		     struct upload **out)
+		     const struct upload_opts *opts, struct reject *why, struct upload **out)
 {
-	struct choosing c = { .p = p, .why = why };
+	struct choosing c = { .p = p, .why = why, .allow_dp_owned = opts->allow_dp_owned };
 	struct upload *u = calloc(1, sizeof(*u));
 	*why = (struct reject){ 0 };
 	if (!u)
 		return ERR_NO_MEMORY;
-	c.room = (struct plan_room){ why, cancel, PLAN_MEMORY };
-	c.work = (struct box_work){ .left = work, .look = work, .cancel = cancel };
+	c.room = (struct plan_room){ why, opts->cancel, opts->memory };
+	c.work = (struct box_work){ .left = opts->work,
+				    .look = opts->work,
+				    .cancel = opts->cancel,
+				    .memory = opts->memory };
 	bool ok = begin(&c, bound, n) && choose(&c, u);
 	end(&c);
 	if (ok)

@@ -37,11 +37,13 @@ enum err upload_control_key(const struct upload_names *n, char **out, struct why
 struct upload_item {
 	uint32_t frag; /* of the placement */
 	char id[UPLOAD_FRAGMENT_ID_LEN];
+	bool dp_owned; /* its tensor is owned along dp: taken from its owner, not from the replica */
 };
 
 struct upload {
 	struct upload_item *items; /* by (tensor id, offset, shape) */
-	uint32_t n_items;
+	uint32_t n_items, n_dp_owned;
+	bool has_dp; /* some tensor is shared: then dp is the replica it is taken from */
 	uint64_t dp, generation;
 };
 
@@ -51,8 +53,30 @@ struct upload_bound {
 	uint64_t generation;
 };
 
-/* bound borrowed, no part twice. out owned, upload_free(). Rules upload.*, limit.*. */
+struct upload_opts {
+	bool allow_dp_owned; /* ours: such tensors come from their one owner, which must be whole; else
+			      * they are refused */
+	uint64_t work;		   /* comparisons of boxes (box.h) */
+	const atomic_bool *cancel; /* borrowed; NULL: none */
+	size_t memory;		   /* bytes held, the plan and its making */
+};
+/* To initialise with. */
+#define UPLOAD_OPTS                                            \
+	{                                                      \
+		false, BOX_WORK_DEFAULT, NULL, (size_t)4 << 30 \
+	}
+
+/*
+ * Which fragment of which participant is stored for each box. Of equal boxes the first by rank (dp, pp,
+ * ep, tp): ranks are unique and a rank holds a box once, so that nothing is left for worker or fragment
+ * id to decide.
+ *
+ * bound  borrowed, no part twice
+ * out    owned, upload_free()
+ *
+ * Rules upload.*, limit.*; with allow_dp_owned plan.dp_owner.
+ */
 enum err upload_plan(const struct place *p, const struct upload_bound *bound, uint32_t n,
-		     uint64_t work, const atomic_bool *cancel, struct reject *why,
-		     struct upload **out) MUST_CHECK;
+		     const struct upload_opts *opts, struct reject *why, struct upload **out)
+	MUST_CHECK;
 void upload_free(struct upload *u);

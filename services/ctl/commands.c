@@ -38,6 +38,7 @@ static const struct cli_flag ep_flags[] = {
 static const struct cli_flag weights_plan_flags[] = {
 	{ "--participant", "ID", "only what this participant of TARGET needs", NULL },
 	{ "--local", NULL, "the same, for a TARGET with one participant", NULL },
+	{ "--remote", NULL, "let the cluster's planner make it", NULL },
 	{ 0 },
 };
 
@@ -130,10 +131,12 @@ const struct cmd cli_cmds[] = {
 	  .help =
 		"SOURCE is a placement or the manifest of stored weights, TARGET a placement. Prints totals,\n"
 		"a table of blocks (source ranks by target ranks, darker is more) and the largest transfers;\n"
-		"with --json the bytes of every pair. Nothing is moved. Needs no cluster.\n",
+		"with --json the bytes of every pair. Nothing is moved. Needs no cluster: with --remote the\n"
+		"planner of one makes the same plan, and this process only sends and prints.\n",
 	  .examples =
 		"pomelo weights plan trainer.json inference.json\n"
-		"pomelo weights plan stored.json inference.json --participant r0003\n" },
+		"pomelo weights plan stored.json inference.json --participant r0003\n"
+		"pomelo weights plan trainer.json inference.json --remote --deadline 10000\n" },
 	{ .name = "secret new", .args = "", .fn = cmd_secret_new,
 	  .summary = "make the cluster's secret",
 	  .help =

@@ -77,10 +77,32 @@ static void end_closed(void *arg)
 		loop_stop(&p->loop);
 }
 
+/* Flows may wait for nothing but a timer: each is told. */
+static void shut_flows(struct pml *p)
+{
+	for (;;) {
+		struct pml_op *op = NULL;
+		pthread_mutex_lock(&p->lock);
+		list_for_each (it, &p->live) {
+			struct pml_op *o = list_entry(it, struct pml_op, live_node);
+			if (o->flow && o->running && !o->told) {
+				op = o;
+				break;
+			}
+		}
+		pthread_mutex_unlock(&p->lock);
+		if (!op)
+			return;
+		op->told = true;
+		op->flow->stop(op, ERR_CLOSED, true);
+	}
+}
+
 /* Everything under way ends; then the loop stops. */
 static void shut(struct pml *p)
 {
 	p->n_closing = 1;
+	shut_flows(p);
 	for (size_t i = 0; i < SDK_SERVICES; i++) {
 		if (!p->ends[i].rpc)
 			continue;

@@ -41,6 +41,8 @@ void op_destroy(struct pml_op *op)
 		buf_fini(&op->parts[i].reply);
 		arena_fini(&op->parts[i].arena);
 	}
+	if (op->flow)
+		op->flow->free(op->state);
 	pthread_cond_destroy(&op->cond);
 	pthread_mutex_destroy(&op->lock);
 	guard_unref(op->guard);
@@ -101,7 +103,7 @@ int op_submit(struct pml_op *op, const struct pml_call_opts *o, struct pml_cq *c
 /* ---- completion ---- */
 
 /* Hands it back. Its owner may free it as soon as the lock is open. */
-static void complete(struct pml_op *op)
+void op_complete(struct pml_op *op)
 {
 	struct pml *p = op->p;
 	struct pml_cq *cq = op->cq;
@@ -133,7 +135,7 @@ void op_end_unrun(struct pml_op *op, enum err e, const char *text)
 	sdk_error(&op->error, e, 0, NULL, "start", "%s", text);
 	for (uint32_t i = 0; i < op->n_parts; i++)
 		op->parts[i].error = op->error;
-	complete(op);
+	op_complete(op);
 }
 
 /* ---- the loop's part ---- */
@@ -213,7 +215,7 @@ static void part_ended(struct part *t, enum err e, const struct why *why, const 
 	/* of several, each item tells; of one, it is the operation's */
 	if (op->n_parts == 1)
 		op->error = op->parts[0].error;
-	complete(op);
+	op_complete(op);
 }
 
 static void on_call_done(struct rpc_call *c)
@@ -257,6 +259,10 @@ static void op_run(struct pml_op *op)
 	uint32_t n = op->n_parts;
 	op->n_left = n;
 	op->running = true;
+	if (op->flow) {
+		op->flow->run(op);
+		return;
+	}
 	op->p->n_running++;
 	/* the last part_run may complete and free it */
 	for (uint32_t i = 0; i < n; i++)
@@ -272,6 +278,8 @@ void op_step(struct pml_op *op)
 		op_end_unrun(op, ERR_CANCELLED, "cancelled before it was sent");
 	else if (!op->running)
 		op_run(op);
+	else if (cancelled && op->flow)
+		op->flow->stop(op, ERR_CANCELLED, false);
 	else if (cancelled)
 		for (uint32_t i = 0; i < op->n_parts; i++)
 			if (op->parts[i].sent)

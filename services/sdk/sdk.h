@@ -125,7 +125,15 @@ struct pml {
 
 /* ---- operations ---- */
 
-enum op_kind { OP_STATUS, OP_ECHO };
+enum op_kind { OP_STATUS, OP_ECHO, OP_FLOW };
+
+/* An operation that is more than one call (OP_FLOW). The loop's thread, but for free. */
+struct op_flow {
+	void (*run)(struct pml_op *op); /* ends in op_complete, later */
+	/* End soon, with e; closing: without another call. */
+	void (*stop)(struct pml_op *op, enum err e, bool closing);
+	void (*free)(void *state); /* any thread; the operation has completed or never ran */
+};
 
 /* One request of an operation. */
 struct part {
@@ -147,6 +155,8 @@ struct pml_op {
 	struct pml_cq *cq; /* NULL: a waiter, or nobody */
 	void *user;
 	enum op_kind kind;
+	const struct op_flow *flow; /* OP_FLOW */
+	void *state;		    /* the flow's */
 	uint64_t deadline_ns;
 
 	struct list door_node, live_node; /* under the lock of p */
@@ -159,6 +169,7 @@ struct pml_op {
 
 	struct pml_error error;
 	bool running;	 /* was sent; the loop's */
+	bool told;	 /* a flow knows that the handle is being closed; the loop's */
 	uint32_t n_left; /* parts not ended; the loop's */
 	uint32_t n_parts;
 	struct part parts[];
@@ -170,6 +181,8 @@ int op_submit(struct pml_op *op, const struct pml_call_opts *o, struct pml_cq *c
 	      struct pml_error *err);
 /* Loop thread: it lay at the door: it is sent, or its cancel passed on. */
 void op_step(struct pml_op *op);
+/* Loop thread: it has ended; its owner, or a queue, has it from here on. */
+void op_complete(struct pml_op *op);
 /* Loop thread: ends it with e before it was sent. */
 void op_end_unrun(struct pml_op *op, enum err e, const char *text);
 /* Any thread: waits for an op without a queue. */

@@ -127,6 +127,9 @@ void wpl_run_answer(const struct wpl_plan *p, struct rpc_req *r)
 				      .regions = p->regions,
 				      .segments = p->segments,
 				      .total_bytes = p->total_bytes,
+				      .sources = p->sources,
+				      .targets = p->targets,
+				      .routes = p->routes,
 				      .took_us = p->took_us };
 	struct buf b = BUF_INIT(1024);
 	enc_plan_run_rep(&b, &m);

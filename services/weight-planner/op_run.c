@@ -43,7 +43,7 @@ struct wpl_run {
 	struct wpl_doc *doc;
 	struct buf text;
 	char digest[SHA_HEX];
-	uint64_t regions, segments, total_bytes;
+	uint64_t regions, segments, total_bytes, sources, targets, routes;
 };
 
 static struct wpl_run *run_of(struct op *op)
@@ -152,6 +152,9 @@ static void work_make(struct job *j)
 		return;
 	r->regions = p->n_ops;
 	r->segments = p->total_segments;
+	r->sources = p->n_sources;
+	r->targets = p->n_targets;
+	r->routes = p->n_routes;
 	r->total_bytes = (uint64_t)MIN_OF(p->total_bytes, (unsigned __int128)UINT64_MAX);
 	size_t made = plan_bytes(p);
 	write_text(r, p, made < r->p->reserved ? r->p->reserved - made : 0);
@@ -344,6 +347,9 @@ static void make_done(struct wpl_run *r)
 	memcpy(p->digest, r->digest, SHA_HEX);
 	p->regions = r->regions;
 	p->segments = r->segments;
+	p->sources = r->sources;
+	p->targets = r->targets;
+	p->routes = r->routes;
 	p->total_bytes = r->total_bytes;
 	memcpy(p->made_of[0], p->in[0].doc->digest, SHA_HEX);
 	memcpy(p->made_of[1], p->in[1].doc->digest, SHA_HEX);

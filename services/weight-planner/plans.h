@@ -65,7 +65,7 @@ struct wpl_plan {
 	struct buf text; /* text.cap is charged */
 	uint64_t charged;
 	char digest[SHA_HEX], made_of[2][SHA_HEX];
-	uint64_t regions, segments, total_bytes, took_us;
+	uint64_t regions, segments, total_bytes, sources, targets, routes, took_us;
 	struct why why; /* refused */
 	/* private */
 	struct map_node node;

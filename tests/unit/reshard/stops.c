@@ -309,6 +309,7 @@ static enum err all_steps(struct bytes draft, struct bytes manifest)
 	struct stored *d = NULL;
 	struct plan *plan = NULL;
 	struct upload *u = NULL;
+	static const struct upload_opts opts = UPLOAD_OPTS;
 	struct upload_bound bound[] = { { 0, 7 }, { 1, 7 } };
 	enum err e = place_read(draft, PLACE_DRAFT, &lim, &why, &p);
 	struct plan_ask a = { .source = p, .target = p, .lim = PLAN_LIMITS };
@@ -317,7 +318,7 @@ static enum err all_steps(struct bytes draft, struct bytes manifest)
 	if (!e)
 		e = stored_read(manifest, &lim, &why, &d);
 	if (!e)
-		e = upload_plan(p, bound, 2, BOX_WORK_DEFAULT, NULL, &why, &u);
+		e = upload_plan(p, bound, 2, &opts, &why, &u);
 	upload_free(u);
 	plan_free(plan);
 	stored_free(d);

@@ -562,7 +562,8 @@ static void check_selection(const struct vec *v, const char *name)
 		cr_assert_neq(part, UINT32_MAX);
 		bound[n++] = (struct upload_bound){ part, g->num };
 	}
-	enum err err = upload_plan(p, bound, n, BOX_WORK_DEFAULT, NULL, &why, &u);
+	static const struct upload_opts opts = UPLOAD_OPTS;
+	enum err err = upload_plan(p, bound, n, &opts, &why, &u);
 	cr_expect_str_eq(rule_name(why.rule), reject ? vec_str(reject) : "none", "%s", name);
 	cr_expect_eq(err != ERR_NONE, reject != NULL, "%s", name);
 	if (u)
