@@ -525,6 +525,38 @@ int json_in_key(struct json_in *r, struct json_obj *o)
 	return key_slow(r, o);
 }
 
+bool json_in_map(struct json_in *r, struct json_arr *m)
+{
+	*m = (struct json_arr){ 0 };
+	space(r);
+	if (r->p >= r->end || *r->p != '{')
+		return wrong_type(r, RULE_JSON_ROOT_TYPE, "an object");
+	r->p++;
+	if (!deeper(r))
+		return false;
+	step_in(r, (struct json_step){ .key = "" });
+	return true;
+}
+
+bool json_in_entry(struct json_in *r, struct json_arr *m, struct bytes *key)
+{
+	if (eat(r, '}')) {
+		r->n_steps--;
+		r->depth--;
+		m->whole = true;
+		return false;
+	}
+	if (m->any && !eat(r, ','))
+		return syntax(r, "a comma or a closing brace was expected");
+	m->any = true;
+	*step_now(r) = (struct json_step){ .key = "" };
+	*key = (struct bytes){ 0 };
+	if (!key_text(r, key))
+		return false;
+	*step_now(r) = (struct json_step){ .extra = *key };
+	return true;
+}
+
 bool json_in_arr(struct json_in *r, struct json_arr *a)
 {
 	*a = (struct json_arr){ 0 };

@@ -99,6 +99,11 @@ bool json_in_obj(struct json_in *r, struct json_obj *o, const struct json_field 
 		 uint32_t n) MUST_CHECK;
 /* Index of the next field, whose value must be read then; negative at the end: see o->whole. */
 int json_in_key(struct json_in *r, struct json_obj *o) MUST_CHECK;
+/* An object whose keys are names, as many as there are; a key that comes twice is the caller's to find.
+ * json.root_type when it is no object. */
+bool json_in_map(struct json_in *r, struct json_arr *m) MUST_CHECK;
+/* True: the value of this key is to be read. False at the end: see m->whole. */
+bool json_in_entry(struct json_in *r, struct json_arr *m, struct bytes *key) MUST_CHECK;
 bool json_in_arr(struct json_in *r, struct json_arr *a) MUST_CHECK;
 /* True: an item is to be read. False at the end: see a->whole. */
 bool json_in_item(struct json_in *r, struct json_arr *a) MUST_CHECK;

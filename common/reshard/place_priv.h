@@ -83,7 +83,12 @@ bool place_fail_tensor(struct place_new *b, enum rule r, const struct tensor *t,
 /* work stopped: says why. */
 bool place_work_fail(struct place_new *b, const struct box_work *w);
 
-/* Shared with stored manifests. */
+/* Shared by the readers of all texts. A list of at most `most` numbers: */
+bool place_read_u64s(struct json_in *r, uint64_t *v, uint32_t most, uint32_t *n);
+bool place_read_rank(struct json_in *r, struct rank *out);
+/* The kind (enum axis_kind) or the semantics (enum axis_sem) of an axis. */
+bool place_read_axis_word(struct json_in *r, bool is_kind, int *out);
+bool place_read_kind(struct json_in *r); /* resource_kind */
 bool place_read_tensor(struct json_in *r, struct tensor *t, uint64_t *shape, uint64_t *shard);
 bool place_read_names(struct json_in *r, struct arena *mem, struct bytes **list, uint32_t *cap,
 		      uint32_t *n);

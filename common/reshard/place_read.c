@@ -20,7 +20,7 @@ struct reader {
 	struct reject why; /* of the value being read */
 };
 
-static bool read_rank(struct json_in *r, struct rank *out)
+bool place_read_rank(struct json_in *r, struct rank *out)
 {
 	static const struct json_field fields[] = { JSON_FIELD("dp"), JSON_FIELD("ep"),
 						    JSON_FIELD("pp"), JSON_FIELD("tp") };
@@ -34,19 +34,28 @@ static bool read_rank(struct json_in *r, struct rank *out)
 	return o.whole;
 }
 
-static bool read_u64s(struct json_in *r, uint64_t *v, uint8_t *n)
+bool place_read_u64s(struct json_in *r, uint64_t *v, uint32_t most, uint32_t *n)
 {
 	struct json_arr a;
 	*n = 0;
 	if (!json_in_arr(r, &a))
 		return false;
 	while (json_in_item(r, &a)) {
-		if (*n == BOX_DIMS_MAX)
-			return json_in_fail(r, RULE_LIMIT_DIMS, "at most %u", BOX_DIMS_MAX);
+		if (*n == most)
+			return json_in_fail(r, RULE_LIMIT_DIMS, "at most %u", most);
 		if (!json_in_u64(r, &v[(*n)++]))
 			return false;
 	}
 	return a.whole;
+}
+
+/* Dimensions. */
+static bool read_dims(struct json_in *r, uint64_t *v, uint8_t *n)
+{
+	uint32_t k = 0;
+	bool ok = place_read_u64s(r, v, BOX_DIMS_MAX, &k);
+	*n = (uint8_t)k;
+	return ok;
 }
 
 static bool positive(struct json_in *r, uint64_t v)
@@ -65,7 +74,7 @@ static int word_of(struct bytes s, const char *const *words, int n)
 }
 
 /* "semantics" and "kind" of an axis. */
-static bool axis_word(struct json_in *r, bool is_kind, int *out)
+bool place_read_axis_word(struct json_in *r, bool is_kind, int *out)
 {
 	struct bytes s;
 	if (!json_in_text(r, &s))
@@ -105,8 +114,8 @@ static bool read_axis(struct json_in *r, struct tensor *t)
 	for (int f; ok && (f = json_in_key(r, &o)) >= 0;) {
 		has_dim |= f == 0;
 		ok = f == 0   ? json_in_u64(r, &dim)
-		     : f == 1 ? axis_word(r, true, &kind)
-			      : axis_word(r, false, &sem);
+		     : f == 1 ? place_read_axis_word(r, true, &kind)
+			      : place_read_axis_word(r, false, &sem);
 	}
 	return ok && o.whole && axis_set(r, t, kind, sem, has_dim, dim);
 }
@@ -133,7 +142,7 @@ static bool tensor_field(struct json_in *r, int f, struct tensor *t, uint64_t *s
 	case T_EXPERT:
 		return json_in_u64_null(r, &t->expert, &t->has_expert);
 	case T_SHAPE:
-		return read_u64s(r, shape, &t->n_dims);
+		return read_dims(r, shape, &t->n_dims);
 	case T_ITEMSIZE:
 		return json_in_u64(r, &t->itemsize) && positive(r, t->itemsize);
 	case T_LAYER:
@@ -143,7 +152,7 @@ static bool tensor_field(struct json_in *r, int f, struct tensor *t, uint64_t *s
 	case T_AXES:
 		return read_axes(r, t);
 	case T_SHARD:
-		return read_u64s(r, shard, &t->n_shard);
+		return read_dims(r, shard, &t->n_shard);
 	default:
 		return json_in_text(r, &t->id);
 	}
@@ -249,9 +258,9 @@ static bool frag_field(struct reader *d, int f, struct frag_in *g)
 		return place_read_names(r, &d->mem, &d->aliases, &d->cap_aliases,
 					&g->n_aliases);
 	case F_OFFSET:
-		return read_u64s(r, g->offset, &g->n_offset);
+		return read_dims(r, g->offset, &g->n_offset);
 	case F_SHAPE:
-		return read_u64s(r, g->shape, &g->n_shape);
+		return read_dims(r, g->shape, &g->n_shape);
 	case F_NBYTES:
 		return json_in_u64(r, &g->nbytes) && positive(r, g->nbytes);
 	case F_STAGE:
@@ -259,7 +268,7 @@ static bool frag_field(struct reader *d, int f, struct frag_in *g)
 	case F_ID:
 		return json_in_text(r, &g->id);
 	case F_RANK:
-		return read_rank(r, &g->rank);
+		return place_read_rank(r, &g->rank);
 	default:
 		return json_in_text(r, &g->tensor);
 	}
@@ -334,7 +343,7 @@ static bool part_field(struct reader *d, int f)
 	case P_SET:
 		return part_text(d, &q->set_id);
 	case P_RANK:
-		return read_rank(&d->in, &q->rank);
+		return place_read_rank(&d->in, &q->rank);
 	case P_RESOURCE:
 		return part_text(d, &q->resource_id);
 	case P_REVISION:
@@ -397,7 +406,7 @@ static bool read_member(struct reader *d)
 	if (!json_in_obj(&d->in, &o, fields, 2))
 		return false;
 	for (int f; (f = json_in_key(&d->in, &o)) >= 0;)
-		if (f == 0 ? !json_in_text(&d->in, &id) : !read_rank(&d->in, &r))
+		if (f == 0 ? !json_in_text(&d->in, &id) : !place_read_rank(&d->in, &r))
 			return false;
 	return o.whole && place_new_member(d->b, id, &r);
 }
@@ -476,7 +485,7 @@ static const bool form_has[3][W_N] = {
 	[PLACE_PARTS] = { 1, 0, 1, 1, 0, 1, 0, 1, 1 },
 };
 
-static bool read_kind(struct json_in *r)
+bool place_read_kind(struct json_in *r)
 {
 	struct bytes s;
 	if (!json_in_text(r, &s))
@@ -499,7 +508,7 @@ static bool top_value(struct reader *d, int f)
 	case W_RESOURCE:
 		return part_text(d, &p->resource_id);
 	case W_KIND:
-		return read_kind(&d->in);
+		return place_read_kind(&d->in);
 	case W_REVISION:
 		return part_text(d, &p->revision);
 	case W_TENSORS:

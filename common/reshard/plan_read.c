@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/plan_read.h"
 
+#include "reshard/place_priv.h"
+
 struct reader {
 	struct json_in in;
 	struct listed_plan *p;
@@ -32,21 +34,6 @@ static bool room(struct reader *d)
 	return true;
 }
 
-static bool u64s(struct json_in *r, uint64_t *v, uint32_t *n)
-{
-	struct json_arr a;
-	*n = 0;
-	if (!json_in_arr(r, &a))
-		return false;
-	while (json_in_item(r, &a)) {
-		if (*n == BOX_DIMS_MAX)
-			return json_in_fail(r, RULE_LIMIT_DIMS, "at most %u", BOX_DIMS_MAX);
-		if (!json_in_u64(r, &v[(*n)++]))
-			return false;
-	}
-	return a.whole;
-}
-
 struct loops {
 	uint64_t v[3][BOX_DIMS_MAX], box[2][BOX_DIMS_MAX];
 	uint32_t n[3], n_box[2];
@@ -72,23 +59,23 @@ static bool op_field(struct json_in *r, int f, struct listed_op *o, struct loops
 	case O_INNER:
 		return json_in_u64(r, &o->inner_bytes);
 	case O_COUNTS:
-		return u64s(r, l->v[0], &l->n[0]);
+		return place_read_u64s(r, l->v[0], BOX_DIMS_MAX, &l->n[0]);
 	case O_OFFSET:
-		return u64s(r, l->box[0], &l->n_box[0]);
+		return place_read_u64s(r, l->box[0], BOX_DIMS_MAX, &l->n_box[0]);
 	case O_SHAPE:
-		return u64s(r, l->box[1], &l->n_box[1]);
+		return place_read_u64s(r, l->box[1], BOX_DIMS_MAX, &l->n_box[1]);
 	case O_SOURCE:
 		return json_in_text(r, &o->source);
 	case O_SBASE:
 		return json_in_u64(r, &o->source_base);
 	case O_SSTRIDES:
-		return u64s(r, l->v[1], &l->n[1]);
+		return place_read_u64s(r, l->v[1], BOX_DIMS_MAX, &l->n[1]);
 	case O_TARGET:
 		return json_in_text(r, &o->target);
 	case O_TBASE:
 		return json_in_u64(r, &o->target_base);
 	case O_TSTRIDES:
-		return u64s(r, l->v[2], &l->n[2]);
+		return place_read_u64s(r, l->v[2], BOX_DIMS_MAX, &l->n[2]);
 	default:
 		return json_in_text(r, &o->tensor);
 	}

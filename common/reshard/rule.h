@@ -125,6 +125,10 @@
 	F(UPLOAD_NO_CONSISTENT_REPLICA, "upload.no_consistent_replica", BAD_MANIFEST, "no DP rank is whole at a single generation") \
 	F(UPLOAD_GENERATIONS_DIFFER, "upload.generations_differ", BAD_MANIFEST, "several DP ranks are whole, each at a single generation, but not all at the same one") \
 	F(UPLOAD_NAMES, "upload.names", INVALID_PARAMS, "an empty key prefix or namespace, or a transaction that is not 32 lower-case hex digits") \
+	F(SAFETENSORS_HEADER, "safetensors.header", BAD_MANIFEST, "the file does not begin with a safetensors header, or its data is shorter or longer than the header says") \
+	F(SAFETENSORS_TENSOR, "safetensors.tensor", BAD_MANIFEST, "a tensor's dtype is not known, its bytes are not its shape times the item size, or the tensors' bytes do not follow one another") \
+	F(LAYOUT_RULE, "layout.rule", BAD_MANIFEST, "a rule's pattern or an axis of it makes no sense") \
+	F(LAYOUT_MATCH, "layout.match", BAD_MANIFEST, "a tensor matches no rule, or a rule no tensor") \
 	F(PLAN_CANCELLED, "plan.cancelled", CANCELLED, "the caller gave up, or the deadline passed") \
 	F(LIMIT_MEMORY, "limit.memory", NO_MEMORY, "more memory than the limit allows") \
 	F(LIMIT_TEXT_BYTES, "limit.text_bytes", TOO_LARGE, "the text is longer than the limit") \

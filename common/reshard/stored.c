@@ -135,21 +135,6 @@ static bool read_tensor(struct reader *d)
 	       copy(d, shard, t->n_shard * sizeof(*shard), (const void **)&t->shard_dims);
 }
 
-static bool read_u64s(struct json_in *r, uint64_t *v, uint32_t *n)
-{
-	struct json_arr a;
-	*n = 0;
-	if (!json_in_arr(r, &a))
-		return false;
-	while (json_in_item(r, &a)) {
-		if (*n == BOX_DIMS_MAX)
-			return json_in_fail(r, RULE_LIMIT_DIMS, "at most %u", BOX_DIMS_MAX);
-		if (!json_in_u64(r, &v[(*n)++]))
-			return false;
-	}
-	return a.whole;
-}
-
 struct frag_in {
 	uint64_t box[2 * BOX_DIMS_MAX], offset[BOX_DIMS_MAX], shape[BOX_DIMS_MAX];
 	uint32_t n_offset, n_shape, n_list;
@@ -165,9 +150,9 @@ static bool frag_field(struct reader *d, int f, struct stored_frag *o, struct fr
 	case 1:
 		return text(d, &o->id);
 	case 2:
-		return read_u64s(r, g->offset, &g->n_offset);
+		return place_read_u64s(r, g->offset, BOX_DIMS_MAX, &g->n_offset);
 	case 3:
-		return read_u64s(r, g->shape, &g->n_shape);
+		return place_read_u64s(r, g->shape, BOX_DIMS_MAX, &g->n_shape);
 	case 4:
 		return json_in_u64(r, &o->nbytes) &&
 		       (o->nbytes || json_in_fail(r, RULE_JSON_INTEGER_RANGE, "0; at least 1"));
@@ -264,15 +249,6 @@ static bool read_list(struct reader *d, bool (*one)(struct reader *d))
 	return a.whole;
 }
 
-static bool read_kind(struct reader *d)
-{
-	struct bytes b;
-	if (!json_in_text(&d->in, &b))
-		return false;
-	return bytes_eq(b, BYTES_STR("model_weight")) ||
-	       json_in_fail(&d->in, RULE_JSON_RESOURCE_KIND, "model_weight is allowed");
-}
-
 static bool top_field(struct reader *d, int f)
 {
 	struct stored *s = d->s;
@@ -290,7 +266,7 @@ static bool top_field(struct reader *d, int f)
 	case 5:
 		return text(d, &s->resource_id);
 	case 6:
-		return read_kind(d);
+		return place_read_kind(&d->in);
 	case 7:
 		return text(d, &s->revision);
 	case 8:

@@ -32,7 +32,7 @@ static int read_file(struct cli *c, const char *path, struct buf *b)
 	return EXIT_OK_;
 }
 
-/* What the keys of the text say; a text that is none of the four is read as a placement, so that the
+/* What the keys of the text say; a text that is none of the five is read as a placement, so that the
  * refusal says what is wrong. */
 static enum weights_kind kind_of(struct bytes text)
 {
@@ -51,6 +51,9 @@ static enum weights_kind kind_of(struct bytes text)
 		JSON_FIELD_OPT("group_id"),
 		JSON_FIELD_OPT("manifest_key"),
 		JSON_FIELD_OPT("namespace"),
+		JSON_FIELD_OPT("files"),
+		JSON_FIELD_OPT("layout_fingerprint"),
+		JSON_FIELD_OPT("rules"),
 	};
 	static const struct json_limits lim = JSON_LIMITS;
 	struct arena mem = ARENA_INIT((size_t)1 << 30);
@@ -64,6 +67,8 @@ static enum weights_kind kind_of(struct bytes text)
 	arena_fini(&mem);
 	if (!o.whole)
 		return KIND_WIRE;
+	if (o.seen >> 16 & 1)
+		return KIND_LAYOUT;
 	if (o.seen >> 12 & 1)
 		return KIND_STORED;
 	if (o.seen >> 1 & 1)
@@ -80,26 +85,31 @@ int weights_load(struct cli *c, const char *path, struct manifest *m)
 	return rc;
 }
 
+int weights_refused(struct cli *c, const char *path, enum err e, const struct reject *why)
+{
+	struct why line = { 0 };
+	if (why->rule == RULE_NONE)
+		return cli_fail(c, e, "%s: %s", path, err_text(e));
+	reject_why(why, &line);
+	char clean[sizeof(line.text)];
+	return cli_fail(c, e, "%s: %s", path, print_clean(clean, sizeof(clean), line.text));
+}
+
 int weights_open(struct cli *c, const char *path, struct manifest *m)
 {
 	static const struct place_limits lim = PLACE_LIMITS;
 	static const enum place_form form[] = { PLACE_WIRE, PLACE_DRAFT, PLACE_PARTS };
 	struct reject why = { 0 };
-	struct why line = { 0 };
 	int rc = weights_load(c, path, m);
 	if (rc)
 		return rc;
 	struct bytes text = buf_bytes(&m->text);
 	enum weights_kind k = m->kind;
+	if (k == KIND_LAYOUT)
+		return weights_layout(c, path, m);
 	enum err e = k == KIND_STORED ? stored_read(text, &lim, &why, &m->stored)
 				      : place_read(text, form[k], &lim, &why, &m->place);
-	if (e == ERR_NONE)
-		return EXIT_OK_;
-	if (why.rule == RULE_NONE)
-		return cli_fail(c, e, "%s: %s", path, err_text(e));
-	reject_why(&why, &line);
-	char clean[sizeof(line.text)];
-	return cli_fail(c, e, "%s: %s", path, print_clean(clean, sizeof(clean), line.text));
+	return e == ERR_NONE ? EXIT_OK_ : weights_refused(c, path, e, &why);
 }
 
 /* ---- show ---- */

@@ -382,6 +382,15 @@ static int plan_remote(struct cli *c, const struct manifest *s, const struct man
 	return rc;
 }
 
+/* The planner reads no files: a layout is made a placement here. */
+static int make_sendable(struct cli *c, const char *path, struct manifest *m)
+{
+	if (m->kind != KIND_LAYOUT)
+		return EXIT_OK_;
+	int rc = weights_layout(c, path, m);
+	return rc == EXIT_OK_ ? weights_canonical(c, m) : rc;
+}
+
 int cmd_weights_plan(struct cli *c)
 {
 	struct manifest s, t = { 0 };
@@ -391,6 +400,10 @@ int cmd_weights_plan(struct cli *c)
 	int rc = load(c, c->args[0], &s);
 	if (rc == EXIT_OK_)
 		rc = load(c, c->args[1], &t);
+	if (rc == EXIT_OK_ && remote)
+		rc = make_sendable(c, c->args[0], &s);
+	if (rc == EXIT_OK_ && remote)
+		rc = make_sendable(c, c->args[1], &t);
 	if (rc == EXIT_OK_)
 		rc = remote ? plan_remote(c, &s, &t) : plan_local(c, &s, &t);
 	weights_free(&s);

@@ -114,8 +114,10 @@ const struct cmd cli_cmds[] = {
 	{ .name = "weights show", .args = "FILE", .fn = cmd_weights_show, .args_min = 1, .args_max = 1,
 	  .summary = "what a weight manifest holds",
 	  .help =
-		"FILE is a placement (wire form, draft, or parts to assemble) or the manifest of stored\n"
-		"weights; its keys tell which. It is checked whole. Needs no cluster.\n",
+		"FILE is a placement (wire form, draft, or parts to assemble), the manifest of stored\n"
+		"weights, or a layout: rules for how the tensors of .safetensors files lie on ranks, of which\n"
+		"the headers are read (docs/weights.md). Its keys tell which. It is checked whole. Needs no\n"
+		"cluster.\n",
 	  .examples =
 		"pomelo weights show manifest.json\n"
 		"pomelo weights show placement.json --json\n" },
@@ -129,7 +131,8 @@ const struct cmd cli_cmds[] = {
 	  .args_min = 2, .args_max = 2,
 	  .summary = "which bytes move from where to where",
 	  .help =
-		"SOURCE is a placement or the manifest of stored weights, TARGET a placement. Prints totals,\n"
+		"SOURCE is a placement, a layout of .safetensors files or the manifest of stored weights;\n"
+		"TARGET one of the first two. Prints totals,\n"
 		"a table of blocks (source ranks by target ranks, darker is more) and the largest transfers;\n"
 		"with --json the bytes of every pair. Nothing is moved. Needs no cluster: with --remote the\n"
 		"planner of one makes the same plan, and this process only sends and prints.\n",

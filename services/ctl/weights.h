@@ -9,7 +9,7 @@
 #define WEIGHTS_TOP	   10 /* largest tensors or transfers listed */
 #define WEIGHTS_BLOCKS_MAX 64 /* ranks a side that the table of blocks shows */
 
-enum weights_kind { KIND_WIRE, KIND_DRAFT, KIND_PARTS, KIND_STORED };
+enum weights_kind { KIND_WIRE, KIND_DRAFT, KIND_PARTS, KIND_STORED, KIND_LAYOUT };
 
 struct manifest {
 	struct buf text;
@@ -23,6 +23,13 @@ int weights_load(struct cli *c, const char *path, struct manifest *m);
 /* The same, read and checked whole. */
 int weights_open(struct cli *c, const char *path, struct manifest *m);
 void weights_free(struct manifest *m);
+/* A layout (topology file): reads the headers of its files and makes its placement. path: of the
+ * layout; names of files are relative to its folder. An exit code. weights_layout.c */
+int weights_layout(struct cli *c, const char *path, struct manifest *m);
+/* Its text becomes the placement's canonical one, to be sent. */
+int weights_canonical(struct cli *c, struct manifest *m);
+/* The refusal of a text in path, as the command's failure. */
+int weights_refused(struct cli *c, const char *path, enum err e, const struct reject *why);
 
 /* "1.2 GiB"; into out. */
 const char *weights_big(char *out, size_t size, unsigned __int128 n);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Texts of placements, stored manifests and bindings: the first byte says which. What is accepted
+ * Texts of placements, stored manifests, bindings, plans and files of safetensors: the first byte says which. What is accepted
  * must come out canonical: read again, the same digest. Memory stays under the limit given.
  */
 #include "base/buf.h"
 #include "reshard/bind.h"
+#include "reshard/layout.h"
 #include "reshard/plan.h"
+#include "reshard/plan_read.h"
 
 static const struct place_limits lim = { { 1 << 20, 1 << 16, 16 }, 64 << 20, 1 << 20, NULL };
 
@@ -45,10 +47,39 @@ static void plan(const struct place *p)
 	a.lim.work = 1 << 20;
 	a.lim.max_transfer_regions = 1 << 16;
 	if (plan_make(&a, &why, &q) == ERR_NONE) {
+		struct buf b = BUF_INIT((size_t)1 << 26);
+		struct listed_plan *l = NULL;
 		text_init(&out, NULL, false);
+		out.put = to_buf;
+		out.arg = &b;
 		plan_text(q, &out);
+		text_flush(&out);
+		if (listed_plan_read(buf_bytes(&b), &lim, &why, &l) == ERR_NONE)
+			assert(l->n_ops == q->n_ops);
+		listed_plan_free(l);
+		buf_fini(&b);
 	}
 	plan_free(q);
+}
+
+/* A layout over two tensors. */
+static void layout(struct bytes text)
+{
+	static const char head[] =
+		"{\"a.0\":{\"dtype\":\"F32\",\"shape\":[4,6],\"data_offsets\":[0,96]},"
+		"\"b.1.2\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[96,97]}}";
+	struct layout *l = NULL;
+	struct st_header *h = NULL;
+	struct place *p = NULL;
+	struct reject why;
+	enum err e = st_header_read(BYTES_STR(head), 8 + strlen(head) + 97, &lim, &why, &h);
+	assert(e == ERR_NONE);
+	if (layout_read(text, &lim, &why, &l) == ERR_NONE &&
+	    layout_place(l, (const struct st_header *const *)&h, 1, &lim, &why, &p) == ERR_NONE)
+		again(p);
+	place_free(p);
+	layout_free(l);
+	st_header_free(h);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -62,6 +93,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	if (!n)
 		return 0;
 	struct bytes text = BYTES(data + 1, n - 1);
+	if (data[0] == 'l') {
+		struct listed_plan *l = NULL;
+		if (listed_plan_read(text, &lim, &why, &l) == ERR_NONE)
+			listed_plan_free(l);
+		return 0;
+	}
+	if (data[0] == 'h') {
+		struct st_header *h = NULL;
+		uint64_t file = 8 + text.n + (text.n ? text.p[text.n - 1] : 0);
+		if (st_header_read(text, file, &lim, &why, &h) == ERR_NONE)
+			st_header_free(h);
+		return 0;
+	}
+	if (data[0] == 'y') {
+		layout(text);
+		return 0;
+	}
 	if (data[0] == 's') {
 		if (stored_read(text, &lim, &why, &s) == ERR_NONE)
 			stored_free(s);

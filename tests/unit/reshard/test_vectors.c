@@ -7,6 +7,7 @@
 #include "base/buf.h"
 #include "reshard/bind.h"
 #include "reshard/plan.h"
+#include "reshard/plan_read.h"
 #include "reshard/upload.h"
 #include "tests/support/leak.h"
 #include "tests/support/vec.h"
@@ -239,6 +240,44 @@ static void sides_free(struct sides *s)
 	stored_free(s->stored);
 }
 
+/* The text read back says what the plan does. */
+static void check_listed(const struct plan *p, struct bytes text, const char *name)
+{
+	struct listed_plan *l = NULL;
+	struct reject why;
+	cr_assert_eq(listed_plan_read(text, &limits, &why, &l), ERR_NONE, "%s: %s %s", name,
+		     why.path, why.text);
+	cr_assert_eq(l->n_ops, p->n_ops, "%s", name);
+	for (uint32_t i = 0; i < p->n_ops; i++) {
+		const struct listed_op *o = &l->ops[i];
+		const struct frag *t = &p->target->frags[p->ops[i].target];
+		size_t n = o->n_outer * sizeof(uint64_t);
+		struct region r;
+		plan_region(p, i, &r);
+		cr_expect(bytes_eq(o->source, plan_source_id(p, i)) &&
+			  bytes_eq(o->target, t->id));
+		cr_expect(bytes_eq(o->tensor, p->target->tensors[t->tensor].id));
+		cr_expect(bytes_eq(o->target_part, p->target->parts[t->part].id), "%s", name);
+		if (p->source)
+			cr_expect(bytes_eq(
+				o->source_part,
+				p->source->parts[p->source->frags[p->ops[i].source].part].id));
+		else
+			cr_expect_eq(o->source_part.n, 0);
+		cr_expect(o->inner_bytes == r.inner_bytes && o->source_base == r.source_base &&
+			  o->target_base == r.target_base && o->n_outer == r.n_outer);
+		if (n)
+			cr_expect(memcmp(o->outer, r.counts, n) == 0 &&
+				  memcmp(o->outer + r.n_outer, r.source_strides, n) == 0 &&
+				  memcmp(o->outer + 2 * (size_t)r.n_outer, r.target_strides,
+					 n) == 0);
+	}
+	listed_plan_free(l);
+	/* cut anywhere it is no plan */
+	for (size_t n = 0; n < text.n; n += 1 + text.n / 37)
+		cr_expect_neq(listed_plan_read(BYTES(text.p, n), &limits, &why, &l), ERR_NONE);
+}
+
 Test(reshard_vectors, plans, .timeout = 60)
 {
 	struct vec_file f = vec_open("reshard/plans.json");
@@ -263,6 +302,7 @@ Test(reshard_vectors, plans, .timeout = 60)
 				  name, (int)w.b.n, (char *)w.b.p);
 			cr_expect_str_eq(w.sha, vec_str(vec_get(v, "expect_sha256")), "%s",
 					 name);
+			check_listed(p, buf_bytes(&w.b), name);
 			buf_fini(&w.b);
 		}
 		plan_free(p);
