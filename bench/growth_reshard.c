@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How planning grows: tensors of 4,096 x 64 cut by rows over 8 ranks, to be cut over 4; from 1 k to 1 M
+ * fragments at the source. Prints a table and a plot on logarithmic axes (docs/weights.md has one):
+ * parsing and checking are left out, the dotted line is N log N through the point where the records no longer fit the
+ * caches. Processor time
+ * of one thread, the best of three.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "reshard/plan.h"
+
+#define POINTS 13
+
+static double cpu_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static bool put_tensors(struct place_new *b, uint32_t n)
+{
+	static const uint64_t shape[2] = { 4096, 64 }, shard[1] = { 0 };
+	char name[32];
+	bool ok = true;
+	for (uint32_t i = 0; ok && i < n; i++) {
+		struct tensor t = { .shape = shape,
+				    .shard_dims = shard,
+				    .n_dims = 2,
+				    .n_shard = 1,
+				    .itemsize = 2,
+				    .dtype = BYTES("bfloat16", 8),
+				    .layout = BYTES("l", 1) };
+		t.id = BYTES(name, snprintf(name, sizeof(name), "layers.%u.weight", i));
+		t.axes[AX_TP] = (struct axis){ SEM_SPLIT, 0 };
+		ok = place_new_tensor(b, &t);
+	}
+	return ok;
+}
+
+static bool put_part(struct place_new *b, uint32_t n, uint64_t tp, uint64_t rank)
+{
+	const struct rank r = { { 0, 0, 0, rank } };
+	const uint64_t rows = 4096 / tp, box[4] = { rank * rows, 0, rows, 64 };
+	char name[32];
+	struct bytes id = BYTES(name, snprintf(name, sizeof(name), "r%03u", (unsigned)rank));
+	bool ok = place_new_member(b, id, &r) && place_new_part(b, id, &r);
+	for (uint32_t i = 0; ok && i < n; i++)
+		ok = place_new_frag(b, BYTES(NULL, 0),
+				    BYTES(name,
+					  snprintf(name, sizeof(name), "layers.%u.weight", i)),
+				    box, 2, rows * 128, NULL, NULL, 0);
+	return ok;
+}
+
+static struct place *lay(uint32_t n, uint64_t tp)
+{
+	static const struct place_limits lim = PLACE_LIMITS;
+	const uint64_t size[AX_N] = { 1, 1, 1, tp };
+	struct reject why = { 0 };
+	struct place *p = NULL;
+	struct place_new *b = place_new_open(&lim, &why);
+	bool ok = b &&
+		  place_new_ident(b, BYTES("m", 1), BYTES("r", 1), 1, BYTES("s", 1), size) &&
+		  put_tensors(b, n);
+	for (uint64_t r = 0; ok && r < tp; r++)
+		ok = put_part(b, n, tp, r);
+	if (!ok || place_build(b, &p) != ERR_NONE) {
+		fprintf(stderr, "growth_reshard: %s: %s\n", rule_name(why.rule), why.text);
+		exit(1);
+	}
+	place_new_free(b);
+	return p;
+}
+
+/* Fragments of the source, and the time of a plan, ms. */
+static double point(uint32_t n)
+{
+	struct place *s = lay(n, 8), *t = lay(n, 4);
+	struct plan_ask a = { .source = s, .target = t, .lim = PLAN_LIMITS_WIDE };
+	double best = 1e18;
+	for (int i = 0; i < 3; i++) {
+		struct reject why;
+		struct plan *p = NULL;
+		double t0 = cpu_ms();
+		if (plan_make(&a, &why, &p) != ERR_NONE)
+			exit(1);
+		best = MIN_OF(best, cpu_ms() - t0);
+		plan_free(p);
+	}
+	place_free(s);
+	place_free(t);
+	return best;
+}
+
+enum { W = 61, DECADE = 4, DECADES_MAX = 8, ANCHOR = 7 };
+
+/* The row of value v, 0 at the bottom. */
+static int row_of(double v, double y0)
+{
+	return (int)lround((log10(v) - y0) * DECADE);
+}
+
+static void plot(const double *x, const double *y)
+{
+	char at[DECADE * DECADES_MAX + 1][W + 1];
+	double x0 = log10(x[0]), x1 = log10(x[POINTS - 1]), y0 = floor(log10(y[0]));
+	int top = MIN_OF((int)(ceil(log10(y[POINTS - 1])) - y0), DECADES_MAX) * DECADE;
+	memset(at, ' ', sizeof(at));
+	for (int c = 0; c < W; c++) {
+		double n = pow(10, x0 + (x1 - x0) * c / (W - 1));
+		int r = row_of(y[ANCHOR] * n * log(n) / (x[ANCHOR] * log(x[ANCHOR])), y0);
+		if (r >= 0 && r <= top)
+			at[r][c] = '.';
+	}
+	for (int i = 0; i < POINTS; i++)
+		at[row_of(y[i], y0)][(int)lround((log10(x[i]) - x0) / (x1 - x0) * (W - 1))] =
+			'#';
+	printf("\n    ms: # measured; . N log N through the point at %.0f\n", x[ANCHOR]);
+	for (int r = top; r >= 0; r--) {
+		at[r][W] = 0;
+		if (r % DECADE == 0)
+			printf("    %6g |%s\n", pow(10, y0 + r / DECADE), at[r]);
+		else
+			printf("           |%s\n", at[r]);
+	}
+	printf("           +");
+	for (int c = 0; c < W; c++)
+		putchar(c % 20 == 0 ? '+' : '-');
+	printf("\n            1 k                 10 k                100 k               1 M fragments\n");
+}
+
+int main(void)
+{
+	double x[POINTS], y[POINTS];
+	printf("    fragments       ms   ns a fragment\n");
+	for (int i = 0; i < POINTS; i++) {
+		uint32_t n = (uint32_t)lround(125 * pow(10, i / 4.0));
+		x[i] = 8.0 * n;
+		y[i] = point(n);
+		printf("    %9.0f %8.2f %8.0f\n", x[i], y[i], y[i] * 1e6 / x[i]);
+		fflush(stdout);
+	}
+	plot(x, y);
+	return 0;
+}
