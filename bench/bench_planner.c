@@ -5,8 +5,11 @@
  * cores for itself.
  *
  *   planner.known_s      both placements known by digest
+ *   planner.known_cpu_s  the same as processor time of planner and client together: what it takes when
+ *                        nobody shares the cores is at most that
+ *   planner.cold_cpu_s   the same with both texts sent
  *   planner.cold_two_s   a planner just started, two clients at once, each sends both texts
- *   planner.stop_ms      worst of 20 cancels spread over a cold plan, from the cancel to the planner's word
+ *   planner.stop_ms      worst of 10 cancels spread over a cold plan, from the cancel to the planner's word
  *                        that the work has stopped
  *   planner.rss_mib      its resident memory after all that, when nothing is cached; limit: before
  *
@@ -34,7 +37,7 @@
 #include "reshard/place.h"
 #include "tests/support/model.h"
 
-#define STOPS 20
+#define STOPS 10
 
 struct work {
 	char exe[512], dir[64], secret[96];
@@ -159,6 +162,25 @@ static double one(struct work *w, int client, bool text, bool digest)
 	return took;
 }
 
+/* Processor time of both processes. */
+static double cpu_s(const struct work *w)
+{
+	char path[64], line[1024];
+	unsigned long user = 0, sys = 0;
+	struct timespec t;
+	snprintf(path, sizeof(path), "/proc/%d/stat", w->pid);
+	FILE *f = fopen(path, "r");
+	must(f && fgets(line, sizeof(line), f), path, "no such process");
+	fclose(f);
+	const char *p = strrchr(line, ')');
+	must(p && sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+			 &sys) == 2,
+	     path, "is not as expected");
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)(user + sys) / (double)sysconf(_SC_CLK_TCK) + (double)t.tv_sec +
+	       (double)t.tv_nsec / 1e9;
+}
+
 static double known(void *arg)
 {
 	struct work *w = arg;
@@ -168,6 +190,25 @@ static double known(void *arg)
 		w->cached = true;
 	}
 	return one(w, 0, false, true);
+}
+
+static double known_cpu(void *arg)
+{
+	struct work *w = arg;
+	if (!w->cached)
+		known(w);
+	double t0 = cpu_s(w);
+	one(w, 0, false, true);
+	return cpu_s(w) - t0;
+}
+
+static double cold_cpu(void *arg)
+{
+	struct work *w = arg;
+	start(w, "0");
+	double t0 = cpu_s(w);
+	one(w, 0, true, false);
+	return cpu_s(w) - t0;
 }
 
 static void *second(void *arg)
@@ -215,8 +256,7 @@ static double stops(void *arg)
 	struct work *w = arg;
 	double worst = 0;
 	start(w, "0");
-	if (w->cold_s == 0)
-		w->cold_s = one(w, 0, true, false);
+	w->cold_s = one(w, 0, true, false);
 	for (int i = 0; i < STOPS; i++)
 		worst = MAX_OF(worst, cancel_after(w, w->cold_s * (i + 0.5) / STOPS));
 	return worst;
@@ -234,10 +274,10 @@ static double rss_after(void *arg)
 	struct work *w = arg;
 	start(w, "0");
 	for (int i = 0; i < 3; i++)
-		one(w, i & 1, true, false);
+		w->cold_s = one(w, i & 1, true, false);
 	for (int i = 0; i < 5; i++)
 		cancel_after(w, w->cold_s * i / 5);
-	usleep(300000);
+	sleep(2); /* an idle planner looks once a second */
 	return rss_mib(w);
 }
 
@@ -303,10 +343,14 @@ int main(int argc, char **argv)
 	const struct bench_row rows[] = {
 		{ "planner.known_s", "s", true, known, NULL, NULL, 1,
 		  "DeepSeek-V3 wide 8 8 to wide 4 8 over rpc, placements known by digest" },
+		{ "planner.known_cpu_s", "s", true, known_cpu, NULL, NULL, 1,
+		  "the same, processor time of planner and client together" },
+		{ "planner.cold_cpu_s", "s", true, cold_cpu, NULL, NULL, 0,
+		  "one cold plan, texts sent, processor time of planner and client together" },
 		{ "planner.cold_two_s", "s", true, cold_two, NULL, NULL, 4,
 		  "the same, a planner just started, two clients at once, texts sent" },
 		{ "planner.stop_ms", "ms", true, stops, NULL, NULL, 50,
-		  "worst of 20 cancels spread over a cold plan" },
+		  "worst of 10 cancels spread over a cold plan" },
 		{ "planner.rss_mib", "MiB", true, rss_after, rss_before, "before", 0,
 		  "resident memory after three plans and five cancels, no cache" },
 	};

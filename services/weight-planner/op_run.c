@@ -14,7 +14,6 @@
  */
 #include "planner.h"
 
-#include "loop/pool.h"
 #include "proto/messages.h"
 
 #include <stdio.h>
@@ -234,7 +233,7 @@ static bool never(struct wpl_run *r, uint64_t n)
 	op_fail(&r->op, ERR_TOO_LARGE,
 		"%llu bytes of memory are needed; planner.memory and planner.tenant_memory allow "
 		"%llu",
-		(unsigned long long)(n + held), (unsigned long long)most);
+		(unsigned long long)n + held, (unsigned long long)most);
 	return true;
 }
 
@@ -441,6 +440,7 @@ static void run_done(struct op *op)
 	struct wpl_plan *p = r->p;
 	p->run = NULL;
 	w->n_running--;
+	w->trim_due = true;
 	free(r);
 	if (p->stopper) {
 		rpc_reply(TAKE(p->stopper), ERR_NONE, 0, BYTES(NULL, 0));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner.h"
 
+#include <malloc.h>
 #include <string.h>
 
 /* ---- rows ---- */
@@ -69,6 +70,27 @@ static void on_scrape(struct svc *s, struct buf *out)
 
 /* ---- life ---- */
 
+/* What small pieces left in the heap goes back to the system, once nothing runs (W3). */
+static void work_trim(struct job *j)
+{
+	(void)j;
+	malloc_trim(0);
+}
+
+static void on_trimmed(struct job *j)
+{
+	container_of(j, struct wpl, trim)->trimming = false;
+}
+
+static void trim(struct wpl *w)
+{
+	if (!w->trim_due || w->trimming || w->n_running || svc_stopping(&w->svc))
+		return;
+	w->trim = (struct job){ .work = work_trim, .done = on_trimmed };
+	w->trimming = pool_submit(w->svc.pool, &w->trim) == ERR_NONE;
+	w->trim_due = !w->trimming;
+}
+
 /* Plans that nobody asks about; a look costs one comparison when there are none. */
 static void on_idle(struct timer *t)
 {
@@ -80,6 +102,7 @@ static void on_idle(struct timer *t)
 		wpl_plan_drop(&w->plans, p);
 		wpl_run_wake(w);
 	}
+	trim(w);
 	timer_start(w->svc.loop, &w->idle, clock_after_ms(now, MIN_OF(w->idle_ms / 4, 1000)),
 		    on_idle);
 }
@@ -108,7 +131,7 @@ static void on_close(struct svc *s)
 	timer_stop(s->loop, &w->wake);
 	wpl_plans_fini(&w->plans);
 	wpl_shelf_fini(&w->shelf);
-	assert(w->mem.used == 0);
+	assert(w->mem.used == 0 && !w->trimming); /* the pool is idle by now */
 	svc_closed(s);
 }
 

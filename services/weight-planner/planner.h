@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "loop/pool.h"
 #include "plans.h"
 #include "svc/svc.h"
 
@@ -24,6 +25,9 @@ struct wpl {
 	struct list waiting; /* runs that wait for memory, in their order */
 	uint32_t n_running, n_waiting;
 	struct timer idle, wake;
+	struct job trim;
+	bool trim_due,
+		trimming; /* a run has ended since the heap was last trimmed; a job does it now */
 };
 
 extern const struct svc_def wpl_def;
