@@ -43,6 +43,9 @@ struct mind_limits {
 	double quarantine_max; /* 0: 0.10 */
 	double high_watermark; /* 0: 0.90 */
 	double evict_ratio;    /* 0: 0.05 */
+#ifdef POMELO_PLANT
+	uint32_t mind_break; /* enum mind_break: rules left out, for the checker to find */
+#endif
 };
 
 /* Whose reply it is. */
@@ -84,8 +87,10 @@ struct mind_call {
 	struct list node;
 	struct mind *mind;
 	void *on;
+	int kind;
 };
 
+/* Neither calls the mind again from inside. */
 struct mind_out {
 	void *ctx;
 	void (*command)(void *ctx, const struct mind_cmd *c);
@@ -169,7 +174,8 @@ uint32_t mind_holders(const struct mind *m); /* indices are below */
 
 void mind_adopted(struct mind *m, uint32_t holder, const struct mind_under *u,
 		  const struct mind_segment *segs, size_t n);
-/* A piece; all borrowed for the call. cursor 0: the last. */
+/* A piece; all borrowed for the call. cursor 0: the last. About 1 us an entry: pieces of 128 KiB keep
+ * to I6. */
 void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_rep *piece);
 /* err: ERR_NONE or ERR_NOT_FOUND (as good); STALE_*: ignored (an adoption follows). */
 void mind_retired(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
@@ -192,9 +198,10 @@ void mind_publish(struct mind *m, uint32_t holder, const struct mind_under *u,
 /* CONFIRM: is an attempt of this version open at that holder? */
 bool mind_open_attempt(const struct mind *m, uint32_t holder, const struct mind_under *u,
 		       uint64_t version);
-/* REPORT: a range in quarantine is free now. */
-void mind_range_free(struct mind *m, uint32_t holder, const struct mind_under *u,
-		     uint64_t version);
+/* REPORT: a range in quarantine is free now. ERR_RECOVERING: the inventory is still being read, report
+ * it again; STALE_TERM, STALE_EPOCH: the next inventory says it. */
+enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_under *u,
+			 uint64_t version);
 /* REPORT: the holder retired this slot itself. */
 void mind_corrupt(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
 		  uint64_t generation, uint64_t version);
@@ -216,6 +223,8 @@ struct mind_put {
 	size_t n_extents;
 };
 /*
+ * w, it and all they point to: borrowed until done.
+ *
  * PUT_START: space, a version, an open attempt. A repeat of an open attempt gets the same answer; of a
  * closed one ERR_EXISTS ("DONE", V4). Waits while space is made (B2).
  *
@@ -272,8 +281,8 @@ enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint
 enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version);
 enum err mind_renew(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version,
 		    uint32_t lease_ms);
-/* Objects of a tenant from *cursor (hash order, 0 the start) until fn returns false or about 2 ms went by; *cursor: where to
- * go on; returns true while there is more. */
+/* Objects of a tenant from *cursor (hash order, 0 the start) until fn returns false (it has taken that
+ * one) or about 2 ms went by; *cursor: where to go on; returns true while there is more. */
 bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix, uint64_t *cursor,
 	       bool (*fn)(void *arg, const struct mind_object *o), void *arg);
 /* Facts of a key, for people. */
@@ -284,6 +293,9 @@ struct mind_counts {
 	uint64_t objects, copies, attempts, waiting, tombs_owed;
 	uint64_t index_bytes, bytes_total, bytes_used, quarantine_bytes;
 	uint64_t puts, publishes, removes, evictions, hits, misses;
+	uint64_t
+		rejected; /* entries of inventories that were not taken: unsound, or an overlap */
+	enum err failed; /* an append failed for good: the service ends */
 	bool recovering;
 };
 void mind_counts(const struct mind *m, struct mind_counts *out);
@@ -291,6 +303,26 @@ void mind_counts(const struct mind *m, struct mind_counts *out);
 void mind_check(const struct mind *m);
 
 /* ---- for the checker ---- */
+
+#ifdef POMELO_PLANT
+enum mind_break {
+	MIND_BREAK_RETIRE = 1 << 0,	 /* T2, T3: acknowledged before RETIRE is */
+	MIND_BREAK_TOMB_PUT = 1 << 1,	 /* V7: no tombstone at a put */
+	MIND_BREAK_TOMB_REMOVE = 1 << 2, /* T3: no tombstone at a remove */
+	MIND_BREAK_TOMB_ABSENT = 1 << 3, /* V7: none when the key is absent */
+	MIND_BREAK_WINDOW = 1 << 4,	 /* V4: closed numbers are forgotten */
+	MIND_BREAK_TERM = 1 << 5,	 /* V4: a request's term is not looked at */
+	MIND_BREAK_MARK = 1 << 6,	 /* V6: an unmarked entry is served at once */
+	MIND_BREAK_UNMERGED = 1 << 7,	 /* V8: unmerged holders hold up nothing */
+	MIND_BREAK_EPOCH_BEAT = 1 << 8,	 /* V10: a new epoch in a beat is ignored */
+	MIND_BREAK_FLOOR = 1 << 9,	 /* V11: a barred version is published */
+	MIND_BREAK_MERGE_TOMB =
+		1 << 10, /* V14: tombstones only for those that return from away */
+	MIND_BREAK_NOT_FOUND = 1 << 11, /* V12: NOT_FOUND while a key's versions wait for T2 */
+	MIND_BREAK_UNKNOWN = 1 << 12,	/* V15: a PUBLISH of an unknown version is taken */
+	MIND_BREAK_UNDER = 1 << 13,	/* V9: answers of an older adoption are taken */
+};
+#endif
 
 /* Evicts this object as pressure would. ERR_NOT_FOUND, ERR_BUSY (leased, unfinished). */
 enum err mind_evict(struct mind *m, struct bytes tenant, struct bytes key) MUST_CHECK;

@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of struct mind, for mind_*.c alone.
+ *
+ *	obj ── copy, copy ...	one a slot that a holder has (or is believed to have)
+ *	 └─ work		only while something goes on: an attempt, publishes, removes, T2
+ *
+ * Nothing is decided twice: whatever changes, obj_step() looks at the object anew and does what is
+ * due (mind_t2.c). Commands to slots are bits beside the slot table (mind_slot.c), so that a million
+ * of them cost no memory and can be said again.
+ *
+ * A call that ends is put on m->ended and its done runs when the outermost call of the mind leaves,
+ * so that done may call the mind again.
+ */
+#pragma once
+
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "mind.h"
+#include "store/alloc.h"
+
+enum {
+	SLOT_PAGE = 512,
+	SLOT_MAX = 1 << 28,
+	WINDOW = 4096,		/* closed numbers kept a client (V4) */
+	CMDS_MAX = 4096,	/* slots' commands under way at a holder */
+	ATTEMPTS_MAX = 1 << 20, /* B1 */
+	HOLDERS_MAX = 4096,
+	TENANTS_MAX = 65535,
+	RETRY_MS = 100, /* an append that met BUSY or NO_SPACE is tried again so much later */
+};
+
+enum copy_state {
+	COPY_COMMITTED = 1, /* its holder's slot is COMMITTED */
+	COPY_RETIRING,	    /* RETIRE is owed or under way */
+	COPY_RETIRED,	    /* acknowledged */
+	COPY_FREEING,	    /* FREE is owed or under way */
+};
+enum copy_flag {
+	COPY_SERVED = 1,  /* in the index: readers see it */
+	COPY_MARKED = 2,  /* its slot has the published mark */
+	COPY_MERGED = 4,  /* from an inventory: may have been acknowledged by an older master */
+	COPY_BARRED = 8,  /* by tombstone or floor: SETTLED waits for its RETIRE (V11) */
+	COPY_RANGED = 16, /* the range remove under way waits for its RETIRE */
+	COPY_COMING = 32, /* its space is on its way back: counted in m->coming */
+};
+enum call_kind { CALL_PLAIN, CALL_PUB };
+
+struct range {
+	uint64_t offset, bytes;
+};
+
+/* Of a put: what its slot keeps, when it is not all defaults. */
+struct opts {
+	struct msg_put_opts m; /* points behind */
+	uint64_t soft_until_ns;
+	size_t bytes;
+};
+
+struct copy {
+	struct copy *next; /* of its object; newest version first */
+	struct obj *obj;
+	struct opts *opts; /* NULL: all defaults */
+	uint64_t version, generation;
+	uint64_t size;
+	union {
+		uint64_t sum;
+		uint64_t free_ns; /* no longer served: FREE not before */
+	};
+	uint32_t slot;
+	uint16_t holder;
+	uint8_t state, n_ranges;
+	uint32_t segment;
+	uint8_t flags, reason;
+	uint16_t merge; /* holder.merge when its slot was last seen */
+	struct range ranges[];
+};
+
+enum lru { LRU_PLAIN, LRU_SOFT, LRU_HARD, LRU_N };
+
+struct obj {
+	struct map_node
+		node; /* hash: bits of obj_key_hash reversed, so that scans go in its order */
+	struct list lru; /* while it is served */
+	struct copy *copies;
+	struct work *work;
+	uint64_t lease_ns, used_ns;
+	uint16_t tenant, key_n, n_leases;
+	uint8_t which; /* enum lru */
+	uint8_t key[];
+};
+
+/* An object on which something goes on. */
+struct work {
+	struct list node; /* m->active or m->todo */
+	struct obj *obj;
+	struct attempt *attempt; /* open: at most one a key */
+	struct list pubs, rems;	 /* mind_call.node of publishes; struct rem */
+	uint32_t asking;	 /* appends under way */
+};
+
+struct pub {		 /* mind_call.on of a waiting PUBLISH */
+	struct obj *obj; /* NULL: early */
+	uint64_t version, generation, adoption, sum;
+	uint32_t slot, holder;
+	bool retired;
+};
+
+/* A remove. One that is repeated while under way joins (V4): its ceiling is the first one's. */
+struct rem {
+	struct list node; /* work.rems */
+	struct map_node by_number;
+	struct list calls;
+	struct obj *obj;
+	struct client *client;
+	uint64_t number, ceiling;
+};
+
+struct client {
+	struct map_node node;
+	struct list lru;
+	uint8_t id[16];
+	uint16_t tenant;
+	uint32_t n_open; /* attempts, removes, quarantined ranges: it stays */
+	uint64_t used_ns, quarantine;
+	uint64_t top;		      /* highest number closed */
+	uint64_t closed[WINDOW / 64]; /* of (top - WINDOW, top] */
+};
+
+struct cond {
+	uint64_t if_version, require_version;
+	uint16_t key_n;
+	uint8_t key[];
+};
+
+struct attempt {
+	struct map_node by_version, by_number;
+	struct list of_holder, of_time; /* of_time: by last progress */
+	struct client *client;
+	struct obj *obj;
+	struct opts *opts;
+	struct cond *cond;
+	uint64_t number, version, size, pool_epoch, progress_ns, start_ns;
+	uint32_t segment;
+	uint16_t holder;
+	bool fencing, alarmed;
+	uint8_t n_ranges;
+	struct range ranges[];
+};
+
+/* A range that a fenced writer may still write. */
+struct quar {
+	struct list node;      /* of its holder */
+	struct client *client; /* NULL: not known */
+	uint64_t version, bytes;
+	uint32_t segment;
+	uint16_t merge;
+	uint8_t n_ranges;
+	struct range ranges[];
+};
+
+struct slot_page {
+	struct copy *at[SLOT_PAGE];
+	uint64_t owed[SLOT_PAGE / 64];	/* a command is to be answered */
+	uint64_t sent[SLOT_PAGE / 64];	/* it is under way */
+	uint64_t later[SLOT_PAGE / 64]; /* FREE waits for a time */
+	uint64_t later_ns;		/* the earliest of them, or before it */
+	uint32_t n, n_unsent, n_later;
+};
+
+struct segment {
+	uint32_t number;
+	uint64_t bytes_total;
+	struct alloc *alloc;
+};
+
+enum holder_state {
+	HOLDER_NONE, /* not in the roster: a first REGISTER or a FORGET is being written */
+	HOLDER_AWAY,
+	HOLDER_SILENT, /* in; ADOPT is not yet said */
+	HOLDER_ADOPTING,
+	HOLDER_MERGING,
+	HOLDER_FINISHING, /* all pieces are here: what was not in them goes */
+	HOLDER_MERGED,
+};
+
+struct holder {
+	uint32_t index;
+	enum holder_state state;
+	char id[65], host[65], fd_path[108];
+	char addr_text[8][257];
+	const char *addrs[8];
+	size_t n_addrs;
+	uint8_t kind, pool[16], instance[16];
+	const struct meta_holder *row; /* NULL: not in the roster */
+	struct mind_under under;
+	bool suspect,
+		known; /* known: V8's second sentence, its entries were merged in this term */
+	bool want_in, want_away, want_gone; /* asked for, not yet in the roster */
+	bool new_row, new_pool;		    /* the roster's row is another */
+	bool appending, settling;	    /* a row, a SETTLED is on its way */
+	bool dropping;			    /* it went; its copies leave the index in slices */
+	bool short_memory; /* an entry did not fit: the piece is asked for again */
+	uint64_t drop_at, away_era;
+	uint64_t retry_ns, readopt_ns; /* 0: not */
+	uint16_t merge;		       /* counts merges, modulo */
+	uint64_t merge_seq;   /* of the meta store when the merge began: SETTLED through */
+	uint64_t settled_seq; /* the last SETTLED's */
+	uint64_t cursor;      /* inventory */
+	uint64_t finish_at;   /* slot */
+	uint64_t said_ns;
+	struct list regs;  /* mind_call.node: registers that wait */
+	struct list gones; /* likewise: forgets */
+	struct list early; /* publishes before it is merged; on is a struct pub */
+	struct list attempts, quars;
+	struct segment *segs;
+	size_t n_segs;
+	struct slot_page **pages;
+	uint32_t n_pages, send_at;
+	uint32_t n_unsent, n_sent, n_later;
+	uint64_t n_copies, n_barred, quarantine, used;
+	uint64_t n_lost; /* ranges taken until the next adoption: rejected entries, no memory */
+};
+
+struct tenant {
+	struct map_node node;
+	uint16_t index;
+	uint8_t n;
+	char name[65];
+};
+
+/* The first of an append's kinds of owner. */
+enum app_kind { APP_TOMB, APP_HOLDER, APP_SETTLED, APP_RANGE };
+struct app {
+	struct mind_append pub;
+	struct list node;
+	enum app_kind kind;
+	struct obj *obj;
+	struct holder *holder;
+	struct range_op *range;
+	struct row_text *text;	  /* APP_HOLDER: owned */
+	bool away, gone, floored; /* APP_HOLDER: what it makes of it */
+	size_t bytes;
+	struct meta_rec recs[];
+};
+
+/* A waiting put. */
+struct wput {
+	struct mind_put *put;
+	struct mind_who who;
+	struct msg_put_item item;
+};
+
+/* Removes by range, one at a time (mind_range.c). */
+struct range_op {
+	struct list node;
+	struct list calls;
+	struct client *client;
+	uint64_t number, ceiling, cursor, passes, removed, pinned;
+	uint64_t merges; /* m->merges when the pass began */
+	uint16_t tenant, n;
+	bool force, walking, walked;
+	uint32_t appending;
+	uint64_t n_owed; /* copies flagged COPY_RANGED that are not retired yet */
+	uint64_t *eras;	 /* a holder: away_era + 1 for which a RANGE is durable */
+	uint32_t n_eras;
+	uint64_t asked[HOLDERS_MAX / 64]; /* a bit a holder: its RANGE is on its way */
+	uint8_t prefix[];
+};
+
+struct mind {
+	struct mind_limits l;
+	struct mind_out out;
+	const struct meta_state *st;
+	uint64_t now, start_ns, term, last; /* last: version given last */
+	uint64_t rng;
+	enum err failed;
+	uint32_t depth;
+	struct map objs, by_version, by_number, clients, rems, tenants;
+	struct tenant **tenant; /* by index */
+	uint32_t n_tenants, cap_tenants;
+	struct holder **holders;
+	uint32_t n_holders, cap_holders;
+	uint32_t n_unmerged; /* in, not merged, entries unknown: they hold up all (V8) */
+	uint32_t n_partial;  /* in, not merged, entries known */
+	uint32_t n_away;
+	uint64_t merges;
+	struct list active, todo, ended, times, clients_lru, apps, space, ranges;
+	struct list lru[LRU_N]; /* the one used longest ago first */
+	uint64_t n_lru[LRU_N];
+	uint64_t looked[LRU_N], lease_end_ns; /* the turn of an eviction (mind_evict.c) */
+	uint64_t n_waiting, n_copies, n_served, bytes, coming;
+	uint64_t total, used, quarantine; /* of merged holders' segments */
+	uint64_t evict_left;		  /* of this round */
+	uint64_t retry_ns;		  /* appends that failed are tried again; 0: none */
+	bool space_dirty;
+	struct extent shown[OBJ_EXTENTS_MAX * OBJ_EXTENTS_MAX]; /* of the object shown last */
+	struct {
+		uint64_t puts, publishes, removes, evictions, hits, misses, rejected;
+	} n;
+};
+
+#ifdef POMELO_PLANT
+#define BROKEN(m, bit) ((m)->l.mind_break & (bit))
+#else
+#define BROKEN(m, bit) false
+#endif
+
+static inline uint64_t bits_reversed(uint64_t x)
+{
+	x = (x & 0x5555555555555555) << 1 | (x >> 1 & 0x5555555555555555);
+	x = (x & 0x3333333333333333) << 2 | (x >> 2 & 0x3333333333333333);
+	x = (x & 0x0f0f0f0f0f0f0f0f) << 4 | (x >> 4 & 0x0f0f0f0f0f0f0f0f);
+	return __builtin_bswap64(x);
+}
+
+static inline bool same_under(const struct mind_under *a, const struct mind_under *b)
+{
+	return a->shard == b->shard && a->term == b->term && a->adoption == b->adoption &&
+	       a->pool_epoch == b->pool_epoch;
+}
+
+static inline struct bytes obj_key(const struct obj *o)
+{
+	return BYTES(o->key, o->key_n);
+}
+
+static inline bool holder_in(const struct holder *h)
+{
+	return h->state >= HOLDER_SILENT;
+}
+
+/* Its entry of the index is to be trusted: merged, and seen in the merge under way. */
+static inline bool copy_known(const struct holder *h, const struct copy *c)
+{
+	return h->state == HOLDER_MERGED ||
+	       ((h->state == HOLDER_MERGING || h->state == HOLDER_FINISHING) &&
+		c->merge == h->merge);
+}
+
+/* ---- mind.c: life, calls ---- */
+
+void mind_enter(struct mind *m);
+void mind_leave(struct mind *m);
+void call_init(struct mind_call *c, enum call_kind kind);
+/* It waits: on a list, until call_end. false: calls_max (c ends with BUSY). */
+bool call_wait(struct mind *m, struct mind_call *c, struct list *on, void *what);
+void call_end(struct mind *m, struct mind_call *c, enum err e);
+/* Ends every call of a list. */
+void calls_end(struct mind *m, struct list *l, enum err e);
+/* All objects that wait look again (a holder merged, or went). */
+void mind_kick(struct mind *m);
+struct bytes tenant_name(const struct mind *m, uint16_t index);
+/* TENANTS_MAX: none (and make is false, or no memory). */
+uint16_t tenant_of(struct mind *m, struct bytes name, bool make);
+struct holder *holder_at(const struct mind *m, uint32_t index);
+
+/* ---- mind_app.c: appends ---- */
+
+/* Room for n records; NULL without memory. */
+struct app *app_new(struct mind *m, enum app_kind kind, size_t n);
+void app_send(struct mind *m, struct app *a);
+/* Tombstones up to `ceiling` are durable for every away holder; if not, they are asked for (V7). */
+bool tombs_durable(struct mind *m, struct obj *o, uint64_t ceiling);
+void retry_later(struct mind *m);
+
+/* ---- mind_obj.c ---- */
+
+struct obj *obj_find(const struct mind *m, uint16_t tenant, struct bytes key);
+/* The object, made if need be; a merge has no limit: what is there already is kept. ERR_NO_MEMORY */
+enum err obj_merge(struct mind *m, uint16_t tenant, struct bytes key, struct obj **out)
+	MUST_CHECK;
+/* ERR_BUSY: index_bytes_max; ERR_NO_MEMORY */
+enum err obj_get(struct mind *m, uint16_t tenant, struct bytes key, struct obj **out)
+	MUST_CHECK;
+/* Frees it if nothing is left of it. */
+void obj_gc(struct mind *m, struct obj *o);
+struct work *work_get(struct mind *m, struct obj *o); /* NULL without memory */
+void work_gc(struct mind *m, struct obj *o);
+/* A served copy of a holder that is in; the newest. */
+struct copy *obj_served(const struct mind *m, const struct obj *o);
+/* The same, of a holder that answers. */
+struct copy *obj_readable(const struct mind *m, const struct obj *o);
+void obj_use(struct mind *m, struct obj *o);
+bool obj_leased(const struct mind *m, const struct obj *o);
+bool opts_default(const struct msg_put_opts *o);
+enum err opts_copy(struct mind *m, const struct msg_put_opts *o, struct opts **out) MUST_CHECK;
+void opts_free(struct mind *m, struct opts *o);
+struct copy *copy_new(struct mind *m, struct obj *o, struct holder *h, uint32_t slot,
+		      size_t n_ranges);
+/* Takes it out of its object, slot table and counts, and gives its ranges back (give). */
+void copy_drop(struct mind *m, struct copy *c, bool give);
+void copy_serve(struct mind *m, struct copy *c);
+void copy_unserve(struct mind *m, struct copy *c);
+void copy_state(struct mind *m, struct copy *c, enum copy_state s);
+void lru_add(struct mind *m, struct obj *o, enum lru which, bool old);
+void lru_del(struct mind *m, struct obj *o);
+void copy_coming(struct mind *m, struct copy *c, bool on);
+void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
+	      struct mind_object *out);
+
+/* ---- mind_slot.c ---- */
+
+struct copy *slot_at(const struct holder *h, uint32_t slot);
+enum err slot_put(struct mind *m, struct holder *h, uint32_t slot, struct copy *c) MUST_CHECK;
+void slot_take(struct mind *m, struct holder *h, uint32_t slot);
+/* What the copy's state owes its holder: said now, or when there is room. */
+void slot_owe(struct mind *m, struct copy *c);
+void slot_answered(struct mind *m, struct copy *c);
+/* RETIRED and not served: FREE now, or later. */
+void slot_free_due(struct mind *m, struct copy *c);
+/* All that was said is to be said again, under the present adoption. */
+void slots_unsend(struct mind *m, struct holder *h);
+void slots_send(struct mind *m, struct holder *h);
+void slots_resend(struct mind *m, struct holder *h);
+/* Looks at what waits for a time; sliced; true while there is more. */
+bool slots_later(struct mind *m, struct holder *h);
+uint64_t slots_later_ns(const struct holder *h);
+/* Space is short: what only waits for an older master's leases does not wait (low_reserve). */
+void slots_hurry(struct mind *m, struct holder *h);
+void pages_free(struct mind *m, struct holder *h);
+
+/* ---- mind_space.c: segments, placement, waiting puts ---- */
+
+enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n)
+	MUST_CHECK;
+void segs_grow(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n);
+void segs_free(struct mind *m, struct holder *h);
+struct segment *seg_of(const struct holder *h, uint32_t number);
+enum err space_reserve(struct mind *m, struct holder *h, uint32_t segment,
+		       const struct range *r, size_t n) MUST_CHECK;
+void space_give(struct mind *m, struct holder *h, uint32_t segment, const struct range *r,
+		size_t n);
+struct place {
+	struct holder *h;
+	uint32_t segment;
+	size_t n;
+	struct range r[OBJ_EXTENTS_MAX];
+};
+/* ERR_TOO_LARGE, ERR_RECOVERING, ERR_NOT_READY, ERR_NO_SPACE (now) */
+enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *preferred,
+		    struct place *out, struct why *why) MUST_CHECK;
+/* Waiting puts try again. */
+void space_pump(struct mind *m);
+void quar_add(struct mind *m, struct holder *h, struct attempt *a);
+void quar_free(struct mind *m, struct holder *h, struct quar *q, bool give);
+
+/* ---- mind_put.c ---- */
+
+struct client *client_get(struct mind *m, uint16_t tenant, const uint8_t *id);
+struct client *client_find(const struct mind *m, uint16_t tenant, const uint8_t *id);
+bool client_closed(const struct client *c, uint64_t number);
+void client_close(struct mind *m, struct client *c, uint64_t number);
+void client_release(struct mind *m, struct client *c);
+void client_hold(struct client *c);
+/* ERR_NONE: p is filled. *wait: space may come. */
+enum err put_try(struct mind *m, const struct wput *w, bool *wait);
+struct attempt *attempt_of(const struct mind *m, uint64_t version);
+/* Ends it: its number is closed, its range given back (give). */
+void attempt_end(struct mind *m, struct attempt *a, bool give);
+void attempt_fence(struct mind *m, struct attempt *a);
+void attempt_say(struct mind *m, const struct attempt *a);
+/* Its slot is COMMITTED: the attempt becomes a copy. NULL without memory. */
+struct copy *attempt_commit(struct mind *m, struct attempt *a, uint32_t slot,
+			    uint64_t generation, uint64_t sum);
+bool attempts_due(struct mind *m);
+/* ERR_STALE_TERM, ERR_INVALID_PARAMS; the tenant. */
+enum err who_check(struct mind *m, const struct mind_who *w, uint16_t *tenant, struct why *why)
+	MUST_CHECK;
+enum err key_check(struct bytes key, struct why *why) MUST_CHECK;
+
+/* Do the conditions of its put still hold? */
+bool cond_holds(const struct mind *m, const struct attempt *a);
+
+/* ---- mind_t2.c ---- */
+
+/* May that slot hold something new? What the table has there was freed (the answer is late), or the
+ * holder is adopted again. */
+bool slot_vacant(struct mind *m, struct holder *h, uint32_t slot, uint64_t generation);
+
+/* Does what is due for this object; may free it. */
+void obj_step(struct mind *m, struct obj *o);
+/* No unmerged holder may have something of it (V8). */
+bool obj_settled(const struct mind *m, const struct obj *o);
+/* Publishes that came before the holder was merged. */
+void publish_early(struct mind *m, struct holder *h);
+/* RETIRE is due for it. */
+void copy_retire(struct mind *m, struct copy *c, enum retire_reason reason);
+void copy_retired(struct mind *m, struct copy *c);
+
+/* ---- mind_merge.c ---- */
+
+void merge_finish(struct mind *m, struct holder *h);
+
+/* ---- mind_holder.c ---- */
+
+void holder_set(struct mind *m, struct holder *h, enum holder_state s, bool known);
+void holder_step(struct mind *m, struct holder *h);
+void holder_adopt(struct mind *m, struct holder *h);
+bool holder_work(struct mind *m, struct holder *h);
+void holder_appended(struct mind *m, struct app *a, enum err e);
+void holder_say(struct mind *m, struct holder *h);
+/* SETTLED when all it owes by tombstones and floor is acknowledged. */
+void holder_settle(struct mind *m, struct holder *h);
+enum err holder_load(struct mind *m);
+void holders_free(struct mind *m);
+void holders_due(struct mind *m);
+
+/* ---- mind_evict.c ---- */
+
+/* Makes room for that much: true while room will come; else *e and *retry_ms say why not. */
+bool evict_for(struct mind *m, uint64_t bytes, enum err *e, uint32_t *retry_ms);
+bool evict_work(struct mind *m);
+enum err evict_obj(struct mind *m, struct obj *o) MUST_CHECK;
+
+/* ---- mind_range.c ---- */
+
+void range_pump(struct mind *m);
+bool range_work(struct mind *m);
+void range_appended(struct mind *m, struct app *a, enum err e);
+bool range_walking(const struct mind *m);
+void ranges_free(struct mind *m);

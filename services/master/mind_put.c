@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attempts of puts: from PUT_START until the slot is COMMITTED, or the attempt is fenced; clients and
+ * their windows of closed numbers (V4, V5). A key has at most one open attempt.
+ */
+#include "mind_priv.h"
+
+/* ---- clients ---- */
+
+struct client_name {
+	uint16_t tenant;
+	const uint8_t *id;
+};
+
+static bool client_eq(const struct map_node *n, const void *key)
+{
+	const struct client *c = container_of(n, struct client, node);
+	const struct client_name *k = key;
+	return c->tenant == k->tenant && memcmp(c->id, k->id, sizeof(c->id)) == 0;
+}
+
+static uint64_t client_hash(const struct mind *m, uint16_t tenant, const uint8_t *id)
+{
+	return obj_key_hash(tenant_name(m, tenant), BYTES(id, 16));
+}
+
+struct client *client_find(const struct mind *m, uint16_t tenant, const uint8_t *id)
+{
+	const struct client_name k = { tenant, id };
+	struct map_node *n = map_find(&m->clients, client_hash(m, tenant, id), client_eq, &k);
+	return n ? container_of(n, struct client, node) : NULL;
+}
+
+/* The one idle for longest goes, if no message of it can be under way any more. */
+static bool client_evict(struct mind *m)
+{
+	if (list_empty(&m->clients_lru))
+		return false;
+	struct client *c = list_entry(m->clients_lru.next, struct client, lru);
+	if (m->now - c->used_ns < m->l.release_ms * 1000000ull)
+		return false;
+	list_del(&c->lru);
+	map_remove(&m->clients, &c->node);
+	m->bytes -= sizeof(*c);
+	free(c);
+	return true;
+}
+
+struct client *client_get(struct mind *m, uint16_t tenant, const uint8_t *id)
+{
+	struct client *c = client_find(m, tenant, id);
+	if (!c) {
+		if (m->clients.n >= m->l.clients_max && !client_evict(m))
+			return NULL;
+		c = calloc(1, sizeof(*c));
+		if (!c)
+			return NULL;
+		c->tenant = tenant;
+		memcpy(c->id, id, sizeof(c->id));
+		if (map_insert(&m->clients, &c->node, client_hash(m, tenant, id)) != ERR_NONE) {
+			free(c);
+			return NULL;
+		}
+		m->bytes += sizeof(*c);
+	}
+	c->used_ns = m->now;
+	list_del(&c->lru);
+	if (c->n_open == 0)
+		list_push_back(&m->clients_lru, &c->lru);
+	return c;
+}
+
+/* While something of it is open, its window stays. */
+void client_hold(struct client *c)
+{
+	c->n_open++;
+	list_del(&c->lru);
+}
+
+void client_release(struct mind *m, struct client *c)
+{
+	assert(c->n_open > 0);
+	if (--c->n_open == 0)
+		list_push_back(&m->clients_lru, &c->lru);
+}
+
+bool client_closed(const struct client *c, uint64_t number)
+{
+	if (number > c->top)
+		return false;
+	if (c->top - number >= WINDOW)
+		return true;
+	return c->closed[number % WINDOW / 64] >> (number % 64) & 1;
+}
+
+void client_close(struct mind *m, struct client *c, uint64_t number)
+{
+	if (BROKEN(m, MIND_BREAK_WINDOW))
+		return;
+	if (number > c->top) {
+		if (number - c->top >= WINDOW)
+			memset(c->closed, 0, sizeof(c->closed));
+		else
+			for (uint64_t n = c->top + 1; n < number; n++)
+				c->closed[n % WINDOW / 64] &= ~(1ull << (n % 64));
+		c->top = number;
+	}
+	if (c->top - number < WINDOW)
+		c->closed[number % WINDOW / 64] |= 1ull << (number % 64);
+}
+
+/* ---- attempts ---- */
+
+struct number_name {
+	const struct client *client;
+	uint64_t number;
+};
+
+static uint64_t number_hash(const struct number_name *k)
+{
+	uint64_t h = k->number * 0x9e3779b97f4a7c15 + k->client->node.hash;
+	return (h ^ h >> 32) * 0xd6e8feb86659fd93;
+}
+
+static bool number_eq(const struct map_node *n, const void *key)
+{
+	const struct attempt *a = container_of(n, struct attempt, by_number);
+	const struct number_name *k = key;
+	return a->client == k->client && a->number == k->number;
+}
+
+static struct attempt *attempt_by_number(const struct mind *m, const struct client *c,
+					 uint64_t number)
+{
+	const struct number_name k = { c, number };
+	struct map_node *n = c ? map_find(&m->by_number, number_hash(&k), number_eq, &k) : NULL;
+	return n ? container_of(n, struct attempt, by_number) : NULL;
+}
+
+static uint64_t version_hash(uint64_t v)
+{
+	v = (v ^ v >> 32) * 0x9e3779b97f4a7c15;
+	return v ^ v >> 29;
+}
+
+static bool version_eq(const struct map_node *n, const void *key)
+{
+	return container_of(n, struct attempt, by_version)->version == *(const uint64_t *)key;
+}
+
+struct attempt *attempt_of(const struct mind *m, uint64_t version)
+{
+	struct map_node *n =
+		map_find(&m->by_version, version_hash(version), version_eq, &version);
+	return n ? container_of(n, struct attempt, by_version) : NULL;
+}
+
+static size_t attempt_bytes(const struct attempt *a)
+{
+	return sizeof(*a) + a->n_ranges * sizeof(struct range) +
+	       (a->cond ? sizeof(*a->cond) + a->cond->key_n : 0);
+}
+
+static void attempt_free(struct mind *m, struct attempt *a)
+{
+	m->bytes -= attempt_bytes(a);
+	opts_free(m, a->opts);
+	free(a->cond);
+	free(a);
+}
+
+static void attempt_unlink(struct mind *m, struct attempt *a)
+{
+	map_remove(&m->by_version, &a->by_version);
+	map_remove(&m->by_number, &a->by_number);
+	list_del(&a->of_holder);
+	list_del(&a->of_time);
+	a->obj->work->attempt = NULL;
+	client_close(m, a->client, a->number);
+	client_release(m, a->client);
+}
+
+void attempt_end(struct mind *m, struct attempt *a, bool give)
+{
+	struct obj *o = a->obj;
+	if (give)
+		space_give(m, m->holders[a->holder], a->segment, a->ranges, a->n_ranges);
+	attempt_unlink(m, a);
+	attempt_free(m, a);
+	obj_step(m, o);
+}
+
+void attempt_say(struct mind *m, const struct attempt *a)
+{
+	const struct holder *h = m->holders[a->holder];
+	struct extent ext[OBJ_EXTENTS_MAX];
+	for (size_t i = 0; i < a->n_ranges; i++)
+		ext[i] = (struct extent){ a->segment, a->ranges[i].offset, a->ranges[i].bytes };
+	struct mind_cmd cmd = { .op = MIND_FENCE,
+				.holder = h->index,
+				.under = h->under,
+				.version = a->version,
+				.extents = ext,
+				.n_extents = a->n_ranges };
+	if (h->state == HOLDER_MERGED)
+		m->out.command(m->out.ctx, &cmd);
+}
+
+void attempt_fence(struct mind *m, struct attempt *a)
+{
+	if (a->fencing)
+		return;
+	a->fencing = true;
+	list_del(&a->of_time);
+	attempt_say(m, a);
+}
+
+struct copy *attempt_commit(struct mind *m, struct attempt *a, uint32_t slot,
+			    uint64_t generation, uint64_t sum)
+{
+	struct copy *c = copy_new(m, a->obj, m->holders[a->holder], slot, a->n_ranges);
+	if (!c)
+		return NULL;
+	c->version = a->version;
+	c->generation = generation;
+	c->size = a->size;
+	c->sum = sum;
+	c->opts = TAKE(a->opts);
+	c->segment = a->segment;
+	c->merge = m->holders[a->holder]->merge;
+	memcpy(c->ranges, a->ranges, a->n_ranges * sizeof(struct range));
+	copy_state(m, c, COPY_COMMITTED);
+	attempt_unlink(m, a);
+	attempt_free(m, a);
+	return c;
+}
+
+bool attempts_due(struct mind *m)
+{
+	for (int n = 0; n < 256; n++) {
+		if (list_empty(&m->times))
+			return false;
+		struct attempt *a = list_entry(m->times.next, struct attempt, of_time);
+		if (m->now - a->progress_ns < m->l.discard_ms * 1000000ull)
+			return false;
+		attempt_fence(m, a);
+	}
+	return true;
+}
+
+void mind_discard(struct mind *m, uint64_t version)
+{
+	mind_enter(m);
+	struct attempt *a = attempt_of(m, version);
+	if (a)
+		attempt_fence(m, a);
+	mind_leave(m);
+}
+
+bool mind_open_attempt(const struct mind *m, uint32_t holder, const struct mind_under *u,
+		       uint64_t version)
+{
+	const struct attempt *a = attempt_of(m, version);
+	return a && a->holder == holder && !a->fencing &&
+	       same_under(u, &m->holders[holder]->under) &&
+	       m->holders[holder]->state == HOLDER_MERGED;
+}
+
+/* ---- PUT_START ---- */
+
+enum err key_check(struct bytes key, struct why *why)
+{
+	if (key.n == 0 || key.n > OBJ_KEY_MAX)
+		return why_set(why, ERR_INVALID_PARAMS, "a key of %zu bytes, 1..%d allowed",
+			       key.n, OBJ_KEY_MAX);
+	return ERR_NONE;
+}
+
+enum err who_check(struct mind *m, const struct mind_who *w, uint16_t *tenant, struct why *why)
+{
+	if (w->term != 0 && w->term != m->term && !BROKEN(m, MIND_BREAK_TERM))
+		return why_set(why, ERR_STALE_TERM, "sent under term %llu, this is %llu",
+			       (unsigned long long)w->term, (unsigned long long)m->term);
+	*tenant = tenant_of(m, w->tenant, true);
+	if (*tenant == TENANTS_MAX)
+		return why_set(why, ERR_INVALID_PARAMS, "no tenant, or too many of them");
+	return ERR_NONE;
+}
+
+static enum err item_check(const struct msg_put_item *it, struct why *why)
+{
+	enum err e = key_check(it->key, why);
+	if (e != ERR_NONE)
+		return e;
+	if (it->size > OBJ_SIZE_MAX)
+		return why_set(why, ERR_TOO_LARGE, "%llu bytes, an object has at most 1 TiB",
+			       (unsigned long long)it->size);
+	if (it->require_key.n > OBJ_KEY_MAX)
+		return why_set(why, ERR_INVALID_PARAMS, "require_key of %zu bytes, at most %d",
+			       it->require_key.n, OBJ_KEY_MAX);
+	if (it->replicas_required > 1)
+		return why_set(why, ERR_UNSUPPORTED,
+			       "replicas_required %u: this release makes one",
+			       it->replicas_required);
+	if (it->opts && (it->opts->durable || it->opts->group.n))
+		return why_set(why, ERR_UNSUPPORTED, "this release has no %s",
+			       it->opts->durable ? "disk tier" : "object groups");
+	return ERR_NONE;
+}
+
+static void grant(struct mind_put *p, const struct attempt *a)
+{
+	p->version = a->version;
+	p->pool_epoch = a->pool_epoch;
+	p->holder = a->holder;
+	p->n_extents = a->n_ranges;
+	for (size_t i = 0; i < a->n_ranges; i++)
+		p->extents[i] =
+			(struct extent){ a->segment, a->ranges[i].offset, a->ranges[i].bytes };
+}
+
+static uint32_t ms_until(const struct mind *m, uint64_t at)
+{
+	return at > m->now ? (uint32_t)MIN_OF((at - m->now) / 1000000 + 1, 60000ull) : 1;
+}
+
+/* Somebody puts this key: an attempt is open, or its version waits for T2. */
+static enum err writing(const struct mind *m, const struct obj *o, struct mind_call *c)
+{
+	const struct attempt *a = o && o->work ? o->work->attempt : NULL;
+	c->retry_ms = RETRY_MS;
+	if (a) {
+		uint64_t at = a->progress_ns + m->l.discard_ms * 1000000ull;
+		c->retry_ms = a->fencing ? RETRY_MS : MIN_OF(ms_until(m, at), 1000u);
+		return why_set(&c->why, ERR_BUSY_WRITING, "version %llx is being written",
+			       (unsigned long long)a->version);
+	}
+	for (const struct copy *k = o ? o->copies : NULL; k; k = k->next)
+		if (k->state == COPY_COMMITTED && !(k->flags & COPY_SERVED) &&
+		    holder_in(m->holders[k->holder]))
+			return why_set(&c->why, ERR_BUSY_WRITING,
+				       "version %llx is being published",
+				       (unsigned long long)k->version);
+	c->retry_ms = 0;
+	return ERR_NONE;
+}
+
+static enum err absent_ok(const struct mind *m, const struct obj *o, struct mind_call *c)
+{
+	if (m->n_unmerged == 0)
+		return ERR_NONE;
+	c->retry_ms = RETRY_MS;
+	return why_set(&c->why, ERR_RECOVERING,
+		       "the master is still merging what holders have");
+}
+
+static bool version_is(const struct mind *m, const struct obj *o, uint64_t version)
+{
+	const struct copy *c = obj_served(m, o);
+	return c && c->version == version;
+}
+
+static enum err condition(const struct mind *m, uint16_t tenant, const struct obj *o,
+			  const struct msg_put_item *it, struct mind_call *c)
+{
+	if (it->if_version && !version_is(m, o, it->if_version)) {
+		if (!obj_served(m, o) && absent_ok(m, o, c) != ERR_NONE)
+			return ERR_RECOVERING;
+		return why_set(&c->why, ERR_CONFLICT, "the key has another version than %llx",
+			       (unsigned long long)it->if_version);
+	}
+	if (it->require_key.n == 0)
+		return ERR_NONE;
+	const struct obj *r = obj_find(m, tenant, it->require_key);
+	if (version_is(m, r, it->require_version))
+		return ERR_NONE;
+	if (!obj_served(m, r) && absent_ok(m, r, c) != ERR_NONE)
+		return ERR_RECOVERING;
+	return why_set(&c->why, ERR_CONFLICT, "require_key has another version than %llx",
+		       (unsigned long long)it->require_version);
+}
+
+static enum err may_put(struct mind *m, uint16_t tenant, const struct obj *o,
+			const struct msg_put_item *it, struct mind_call *c)
+{
+	enum err e = writing(m, o, c);
+	if (e != ERR_NONE)
+		return e;
+	const struct copy *served = obj_served(m, o);
+	if (!served) {
+		e = absent_ok(m, o, c);
+	} else if (!it->upsert || it->if_absent) {
+		e = obj_readable(m, o)
+			    ? why_set(&c->why, ERR_ALREADY_EXISTS, "the key has version %llx",
+				      (unsigned long long)served->version)
+			    : why_set(&c->why, ERR_TEMPORARILY_AWAY,
+				      "its holder is being adopted");
+		c->retry_ms = e == ERR_TEMPORARILY_AWAY ? RETRY_MS : 0;
+	}
+	return e != ERR_NONE ? e : condition(m, tenant, o, it, c);
+}
+
+static enum err cond_copy(const struct msg_put_item *it, struct attempt *a)
+{
+	if (!it->if_version && it->require_key.n == 0)
+		return ERR_NONE;
+	struct cond *c = calloc(1, sizeof(*c) + it->require_key.n);
+	if (!c)
+		return ERR_NO_MEMORY;
+	c->if_version = it->if_version;
+	c->require_version = it->require_version;
+	c->key_n = (uint16_t)it->require_key.n;
+	if (it->require_key.n)
+		memcpy(c->key, it->require_key.p, it->require_key.n);
+	a->cond = c;
+	return ERR_NONE;
+}
+
+bool cond_holds(const struct mind *m, const struct attempt *a)
+{
+	const struct cond *c = a->cond;
+	if (!c)
+		return true;
+	if (c->if_version && !version_is(m, a->obj, c->if_version))
+		return false;
+	return c->key_n == 0 ||
+	       version_is(m, obj_find(m, a->obj->tenant, BYTES(c->key, c->key_n)),
+			  c->require_version);
+}
+
+static bool attempt_insert(struct mind *m, struct attempt *a)
+{
+	const struct number_name k = { a->client, a->number };
+	if (map_insert(&m->by_version, &a->by_version, version_hash(a->version)) != ERR_NONE)
+		return false;
+	if (map_insert(&m->by_number, &a->by_number, number_hash(&k)) == ERR_NONE)
+		return true;
+	map_remove(&m->by_version, &a->by_version);
+	return false;
+}
+
+static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client *client,
+				   const struct msg_put_item *it, const struct place *at)
+{
+	struct attempt *a = calloc(1, sizeof(*a) + at->n * sizeof(struct range));
+	if (!a)
+		return NULL;
+	*a = (struct attempt){ .client = client,
+			       .obj = o,
+			       .number = it->attempt,
+			       .version = m->last + 1,
+			       .size = it->size,
+			       .pool_epoch = at->h->under.pool_epoch,
+			       .progress_ns = m->now,
+			       .start_ns = m->now,
+			       .segment = at->segment,
+			       .holder = (uint16_t)at->h->index,
+			       .n_ranges = (uint8_t)at->n };
+	memcpy(a->ranges, at->r, at->n * sizeof(struct range));
+	if (cond_copy(it, a) != ERR_NONE || opts_copy(m, it->opts, &a->opts) != ERR_NONE ||
+	    !work_get(m, o) || !attempt_insert(m, a)) {
+		opts_free(m, a->opts);
+		free(a->cond);
+		free(a);
+		return NULL;
+	}
+	m->last++;
+	o->work->attempt = a;
+	list_push_back(&at->h->attempts, &a->of_holder);
+	list_push_back(&m->times, &a->of_time);
+	client_hold(client);
+	m->bytes += attempt_bytes(a);
+	return a;
+}
+
+static enum err put_begin(struct mind *m, uint16_t tenant, struct client *client,
+			  const struct msg_put_item *it, const struct place *at,
+			  struct mind_put *p)
+{
+	struct obj *o;
+	enum err e = obj_get(m, tenant, it->key, &o);
+	if (e != ERR_NONE)
+		return why_set(&p->call.why, e, "the index is full (master.index_bytes_max)");
+	struct attempt *a = attempt_new(m, o, client, it, at);
+	if (!a) {
+		work_gc(m, o);
+		obj_gc(m, o);
+		return ERR_NO_MEMORY;
+	}
+	m->n.puts++;
+	grant(p, a);
+	return ERR_NONE;
+}
+
+/* A client whose stopped writers hold too much gets no more (spec: quarantine_max). */
+static bool quarantined(const struct mind *m, const struct client *c)
+{
+	return c->quarantine > 0 &&
+	       (double)m->quarantine > m->l.quarantine_max * (double)m->total;
+}
+
+static enum err put_place(struct mind *m, uint16_t tenant, struct client *client,
+			  const struct msg_put_item *it, struct mind_put *p, bool *wait)
+{
+	struct place at;
+	uint64_t bytes = obj_stored_bytes(it->size);
+	enum err e = space_take(m, bytes, &it->preferred, &at, &p->call.why);
+	if (e == ERR_NO_SPACE) {
+		*wait = evict_for(m, alloc_round(bytes), &e, &p->call.retry_ms);
+		return *wait ? ERR_NONE
+			     : why_set(&p->call.why, e,
+				       e == ERR_POOL_PINNED
+					       ? "everything in the pool is hard-pinned"
+					       : "no space: all of it is leased or being written");
+	}
+	if (e == ERR_RECOVERING || e == ERR_NOT_READY)
+		p->call.retry_ms = RETRY_MS;
+	if (e != ERR_NONE)
+		return e;
+	e = put_begin(m, tenant, client, it, &at, p);
+	if (e != ERR_NONE)
+		space_give(m, at.h, at.segment, at.r, at.n);
+	return e;
+}
+
+enum err put_try(struct mind *m, const struct wput *w, bool *wait)
+{
+	const struct msg_put_item *it = &w->item;
+	struct mind_call *c = &w->put->call;
+	uint16_t tenant;
+	enum err e = item_check(it, &c->why);
+	e = e != ERR_NONE ? e : who_check(m, &w->who, &tenant, &c->why);
+	if (e != ERR_NONE)
+		return e;
+	struct client *client = client_get(m, tenant, w->who.client);
+	if (!client || m->by_version.n >= ATTEMPTS_MAX || quarantined(m, client)) {
+		c->retry_ms = 1000;
+		return why_set(&c->why, ERR_BUSY, "%s",
+			       !client ? "too many clients (master.clients_max)"
+			       : m->by_version.n >= ATTEMPTS_MAX
+				       ? "too many puts are open"
+				       : "stopped writers of this client hold too much space");
+	}
+	struct attempt *a = attempt_by_number(m, client, it->attempt);
+	if (a) {
+		if (a->obj != obj_find(m, tenant, it->key))
+			return why_set(&c->why, ERR_INVALID_PARAMS,
+				       "an attempt's number twice");
+		grant(w->put, a);
+		return ERR_NONE;
+	}
+	if (client_closed(client, it->attempt))
+		return why_set(&c->why, ERR_EXISTS, "DONE: attempt %llu is closed",
+			       (unsigned long long)it->attempt);
+	e = may_put(m, tenant, obj_find(m, tenant, it->key), it, c);
+	return e != ERR_NONE ? e : put_place(m, tenant, client, it, w->put, wait);
+}
+
+void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_put_item *it,
+		    struct mind_put *p)
+{
+	struct wput one = { p, *w, *it }, *kept;
+	bool wait = false;
+	mind_enter(m);
+	call_init(&p->call, CALL_PLAIN);
+	enum err e = put_try(m, &one, &wait);
+	if (!wait) {
+		call_end(m, &p->call, e);
+	} else if ((kept = malloc(sizeof(*kept)))) {
+		*kept = one;
+		call_wait(m, &p->call, &m->space, kept);
+	} else {
+		call_end(m, &p->call, ERR_NO_MEMORY);
+	}
+	mind_leave(m);
+}
+
+/* ---- giving up, going on ---- */
+
+static enum err own_attempt(struct mind *m, const struct mind_who *w, uint64_t number,
+			    uint64_t version, struct attempt **out)
+{
+	uint16_t tenant;
+	struct why why = { 0 };
+	*out = NULL;
+	enum err e = who_check(m, w, &tenant, &why);
+	if (e != ERR_NONE)
+		return e;
+	struct client *c = client_find(m, tenant, w->client);
+	struct attempt *a = attempt_by_number(m, c, number);
+	if (a && a->version == version) {
+		*out = a;
+		return ERR_NONE;
+	}
+	return c && !a && client_closed(c, number) ? ERR_NONE : ERR_STALE_ATTEMPT;
+}
+
+enum err mind_put_revoke(struct mind *m, const struct mind_who *w, uint64_t attempt,
+			 uint64_t version)
+{
+	struct attempt *a;
+	mind_enter(m);
+	enum err e = own_attempt(m, w, attempt, version, &a);
+	if (e == ERR_NONE && a)
+		attempt_fence(m, a);
+	mind_leave(m);
+	return e;
+}
+
+enum err mind_put_progress(struct mind *m, const struct mind_who *w, uint64_t attempt,
+			   uint64_t version)
+{
+	struct attempt *a;
+	mind_enter(m);
+	enum err e = own_attempt(m, w, attempt, version, &a);
+	if (e == ERR_NONE && (!a || a->fencing))
+		e = ERR_STALE_ATTEMPT;
+	if (e == ERR_NONE) {
+		a->progress_ns = m->now;
+		list_del(&a->of_time);
+		list_push_back(&m->times, &a->of_time);
+	}
+	mind_leave(m);
+	return e;
+}
+
+void mind_fenced(struct mind *m, uint32_t holder, const struct mind_under *u, uint64_t version,
+		 const struct msg_fence_res *res)
+{
+	struct holder *h = holder_at(m, holder);
+	struct attempt *a = attempt_of(m, version);
+	if (!h || !a || a->holder != holder || h->state != HOLDER_MERGED ||
+	    !same_under(u, &h->under) || !a->fencing)
+		return;
+	mind_enter(m);
+	if (res->state == 1) {
+		struct obj *o = a->obj;
+		if (slot_vacant(m, h, res->slot, res->generation) &&
+		    attempt_commit(m, a, res->slot, res->generation, res->sum))
+			obj_step(m, o);
+	} else if (res->state == 2) {
+		attempt_end(m, a, true);
+	} else if (res->state == 3) {
+		quar_add(m, h, a);
+		attempt_end(m, a, false);
+	}
+	mind_leave(m);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mind with holders and a meta store around it, all in memory. Messages wait in queues until the test
+ * lets them through: in order (rig_run), one by one, twice, or never.
+ *
+ * A fake holder obeys hold.h: slots EMPTY, COMMITTED, RETIRED; (term, adoption, pool_epoch); closed
+ * versions. What it holds outlives its process and the mind.
+ *
+ * Thread: the test's.
+ */
+#pragma once
+
+#include "services/master/mind.h"
+
+enum { FAKES = 3, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192 };
+
+struct fake_slot {
+	int state; /* 0, 1 COMMITTED, 2 RETIRED */
+	uint64_t version, generation, size, sum;
+	bool published;
+	enum retire_reason reason;
+	char key[32], tenant[16];
+	struct extent ext[OBJ_EXTENTS_MAX];
+	size_t n_ext;
+	struct msg_put_opts opts;
+	bool has_opts;
+};
+
+struct fake {
+	char id[8];
+	bool up; /* answers */
+	uint8_t pool, instance;
+	uint64_t term, adoption, epoch;
+	uint64_t bytes;
+	struct fake_slot slots[FAKE_SLOTS];
+	uint64_t closed[FAKE_CLOSED];
+	size_t n_closed;
+	struct {
+		uint64_t version;
+		struct extent ext[OBJ_EXTENTS_MAX];
+		size_t n_ext;
+	} writing[16];
+	size_t n_writing;
+	uint64_t hazard; /* the version whose writer is stopped in the middle */
+	uint32_t piece;	 /* slots a piece of inventory; 0: all */
+};
+
+struct rig_cmd {
+	struct mind_cmd c;
+	struct extent ext[OBJ_EXTENTS_MAX];
+};
+
+/* A put between PUT_START and its end. */
+struct rig_put {
+	struct mind_put p; /* its call ended: p.call.err */
+	struct mind_call pub;
+	int done, published; /* how often */
+	char key[32];
+	struct msg_put_item it;
+	struct mind_who who;
+	uint32_t slot;
+};
+
+struct rig {
+	struct meta_state *st;
+	struct meta_limits meta;
+	uint64_t seq, now;
+	struct mind *m;
+	struct mind_limits l;
+	struct fake h[FAKES];
+	struct rig_cmd *cmds;
+	size_t n_cmds, cap_cmds;
+	struct mind_append *apps[4096];
+	size_t n_apps;
+	enum err append_err; /* of the appends to come */
+	uint64_t attempt;    /* numbers given */
+	uint64_t n_seen[8];  /* commands by op */
+	uint8_t client[16];
+};
+
+struct rig *rig_new(void);
+/* Without holders having registered. */
+struct rig *rig_bare(const struct mind_limits *l);
+/* Checks the mind and frees all. */
+void rig_free(struct rig *r);
+/* The mind dies; a new one begins under the next term. Messages under way are lost. */
+void rig_restart(struct rig *r);
+
+void rig_register(struct rig *r, int h);
+/* Lets everything through until nothing moves; checks. */
+void rig_run(struct rig *r);
+void rig_appends(struct rig *r);
+/* Delivers the i-th command that waits, and its answer; it stays queued when keep (a duplicate). */
+void rig_deliver(struct rig *r, size_t i, bool keep);
+/* Only commands to that holder, or of that op, are lost. -1: any. */
+void rig_lose(struct rig *r, int h, int op);
+void rig_pass(struct rig *r, uint64_t ms);
+void rig_away(struct rig *r, int h);
+/* The holder's process starts again: another instance, an epoch up. */
+void rig_reborn(struct rig *r, int h);
+
+int rig_index(const struct rig *r, uint32_t index); /* of the mind's -> of ours */
+uint32_t rig_holder(const struct rig *r, int h);
+struct mind_under rig_under(const struct rig *r, int h); /* as the holder knows it */
+struct mind_who rig_who(struct rig *r);
+
+/* PUT_START at holder h (-1: any); the call may wait. */
+void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size, int h,
+	       bool upsert);
+/* COMMIT at its holder: the slot, or an error as hold.h has it. */
+enum err rig_commit(struct rig *r, struct rig_put *p);
+/* PUBLISH of its slot; the call may wait. */
+void rig_publish(struct rig *r, struct rig_put *p);
+/* All of it, everything let through. */
+enum err rig_put(struct rig *r, const char *key, int h, bool upsert);
+enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t *version);
+
+struct rig_remove {
+	struct mind_call c;
+	int done;
+	struct msg_remove_item it;
+};
+void rig_remove_start(struct rig *r, struct rig_remove *x, const char *key);
+enum err rig_remove(struct rig *r, const char *key);
+enum err rig_remove_prefix(struct rig *r, const char *prefix, uint64_t *removed);
+
+enum err rig_get(struct rig *r, const char *key, uint64_t *version);
+int rig_slots(const struct rig *r, int h, int state);
+int rig_waiting(const struct rig *r, enum mind_op op); /* commands queued */
+struct mind_counts rig_counts(const struct rig *r);
