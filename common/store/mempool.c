@@ -340,7 +340,7 @@ void mempool_close(struct mempool *p)
 {
 	if (!p)
 		return;
-	sessions_fini(p);
+	mempool_sessions_fini(p);
 	directory_fini(p);
 	unmap_files(p);
 	p->b->ops->unlock(p->b);

@@ -96,7 +96,7 @@ enum err recover_slots(struct mempool *p, struct mempool_start *start, struct wh
 
 enum err sessions_recover(struct mempool *p, struct mempool_start *start, struct why *why)
 	MUST_CHECK;
-void sessions_fini(struct mempool *p);
+void mempool_sessions_fini(struct mempool *p);
 /* Removes session i if its client has gone. */
 bool session_ended(struct mempool *p, uint32_t i);
 /* Looks at those hinted and at `n` more in turn. */

@@ -54,7 +54,7 @@ static void drop_session(struct mempool *p, uint32_t i)
 	p->sessions[i] = p->sessions[--p->n_sessions];
 }
 
-void sessions_fini(struct mempool *p)
+void mempool_sessions_fini(struct mempool *p)
 {
 	while (p->n_sessions > 0)
 		drop_session(p, p->n_sessions - 1);
