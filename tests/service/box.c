@@ -134,6 +134,9 @@ static void become(const struct box *b, const char *words)
 	argv[argc++] = "--data";
 	argv[argc++] = (char *)b->data;
 	snprintf(text, sizeof(text), "%s", words);
+	if (strncmp(words, "up", 2) == 0 ||
+	    strstr(words, " up")) /* not a quarter of the memory */
+		setenv("POMELO_AGENT_POOL_SIZE", "16MiB", 0);
 	bool env = true;
 	for (char *w = strtok_r(text, " ", &save); w && argc < 63;
 	     w = strtok_r(NULL, " ", &save)) {

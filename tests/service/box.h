@@ -36,7 +36,7 @@ const char *box_read(const char *path);
 /* One command that ran. */
 struct box_ran {
 	int code; /* -N: ended by signal N */
-	char out[16384], err[16384];
+	char out[65536], err[16384];
 	double seconds;
 };
 /* words: split at blanks, after `pomelo --data DATA`. A word NAME=VALUE before the command is put into

@@ -93,6 +93,9 @@ void proc_start(const struct box *b, const struct daemon_row *row, const char *c
 	posix_spawn_file_actions_t fa;
 	posix_spawnattr_t attr;
 	sigset_t none;
+	/* nobody takes a pool in /dev/shm away after a test, nor wants a quarter of the memory in it */
+	setenv("POMELO_AGENT_POOL_DIR", b->dir, 1);
+	setenv("POMELO_AGENT_POOL_SIZE", "16MiB", 0);
 	exe_path(row, exe, sizeof(exe));
 	while (args && *args && n < ARRAY_LEN(argv) - 1)
 		argv[n++] = *args++;

@@ -507,6 +507,7 @@ static int pomelo(const char *cmd)
 	pid_t pid = fork();
 	if (pid == 0) {
 		dup2(null, 1);
+		setenv("POMELO_AGENT_POOL_SIZE", "16MiB", 0);
 		execv(exe, (char *const *)argv);
 		_exit(127);
 	}

@@ -255,6 +255,9 @@ static bool start(struct cluster *c, struct cl_member *m)
 		expand(c, m, m->o.args[n], text[n]);
 		argv[n + 1] = text[n];
 	}
+	/* a pool in /dev/shm would stay, and would want a quarter of the memory */
+	setenv("POMELO_AGENT_POOL_DIR", rm(m)->dir, 1);
+	setenv("POMELO_AGENT_POOL_SIZE", "16MiB", 0);
 	snprintf(log, sizeof(log), "%s.log", rm(m)->dir);
 	int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	SIM_CHECK(fd >= 0, "%s: %s", log, strerror(errno));

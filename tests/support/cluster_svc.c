@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/cluster_svc.h"
+#include "store/backing.h"
 #include "tests/support/meta_fs_sim.h"
 
 #include <stdio.h>
@@ -32,6 +33,30 @@ static void on_closed(struct svc *s, void *arg)
 	cl_run_ended(x->run);
 }
 
+static void *make_pool(void)
+{
+	struct pool_backing *b = NULL;
+	SIM_CHECK(pool_memory_new(&b) == ERR_NONE, "no memory");
+	return b;
+}
+
+static void drop_pool(void *ram)
+{
+	pool_backing_free(ram);
+}
+
+static struct pool_backing *backing_on(struct sim_node *n, const char *name)
+{
+	char key[64];
+	snprintf(key, sizeof(key), "pool of %.40s", name);
+	return sim_node_ram(n, key, make_pool, drop_pool);
+}
+
+struct pool_backing *cl_svc_backing(struct cluster *c, const char *node, const char *name)
+{
+	return backing_on(sim_node(cl_sim(c), node), name);
+}
+
 static enum err start(struct cl_run *r, struct why *why)
 {
 	struct svc_run *x = r->state;
@@ -49,6 +74,11 @@ static enum err start(struct cl_run *r, struct why *why)
 	x->fs = meta_fs_sim_new(sim_node_disk(sim_proc_node(r->proc)), dir);
 	x->svc = calloc(1, arg->def->size);
 	SIM_CHECK(x->svc, "no memory");
+	struct pool_backing *pool = NULL;
+	if (arg->def->role == ROLE_HOLDER) {
+		pool = backing_on(sim_proc_node(r->proc), r->name);
+		pool_memory_killed(pool); /* whoever had its lock is no more */
+	}
 	struct svc_env env = { .loop = &r->loop,
 			       .argc = argc,
 			       .argv = argv,
@@ -59,6 +89,7 @@ static enum err start(struct cl_run *r, struct why *why)
 			       .keys = cl_keys(r->cluster),
 			       .log = &x->capture,
 			       .meta_fs = x->fs,
+			       .backing = pool,
 			       .closed = on_closed,
 			       .arg = x };
 	return svc_open(x->svc, arg->def, &env, why);

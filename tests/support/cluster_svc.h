@@ -25,3 +25,7 @@ extern const struct cl_app cl_svc_app;
 
 /* The service of its present run; NULL when it is down, or could not be opened. */
 struct svc *cl_svc_of(struct cluster *c, const char *name);
+
+/* The memory that an agent of that name on that node has for its pool: it outlives the agent (L3),
+ * not a power cut. Borrowed until cl_close. */
+struct pool_backing *cl_svc_backing(struct cluster *c, const char *node, const char *name);
