@@ -91,11 +91,10 @@ static enum err without_supervisor(struct down *d, int lock_fd)
 		e = supc_launch(c, &d->dir, NULL, 0, true, lock_fd, &c->why);
 		return e == ERR_NONE ? stop(d, &c->why) : e;
 	}
-	char pool[PATH_BYTES_MAX];
 	uint64_t bytes = 0;
 	enum err e = ERR_NONE;
-	if (!d->keep_memory && data_pool_path(&d->dir, pool, sizeof(pool)) == ERR_NONE)
-		e = data_pool_remove(pool, &bytes, &c->why);
+	if (!d->keep_memory)
+		e = data_pools_remove(&d->dir, &bytes, &c->why);
 	close(lock_fd);
 	return e == ERR_NOT_FOUND ? ERR_NONE : e;
 }

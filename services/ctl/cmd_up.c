@@ -230,9 +230,9 @@ static void report(struct up *u)
 		fprintf(c->err,
 			"pomelo: already up: the settings of this command line are not used; "
 			"`pomelo down` first\n");
-	else if (c->n_opts > 0)
+	else if (cli_has(c, "--disk"))
 		fprintf(c->err,
-			"pomelo: this release holds no objects yet; --pool and --disk are checked and kept\n");
+			"pomelo: this release has no disk tier yet; --disk is checked and kept\n");
 	double seconds = (double)(ctl_now_ns() - u->start_ns) / 1e9;
 	struct buf b = BUF_INIT(PATH_BYTES_MAX * 2);
 	struct json j = JSON_OUT(&b);

@@ -183,3 +183,36 @@ enum err data_pool_remove(const char *path, uint64_t *bytes, struct why *why)
 	*bytes = sum;
 	return ERR_NONE;
 }
+
+/* The pool under agent.pool_dir; false: there is none. */
+static bool named_pool(const struct where *d, char *out, size_t size)
+{
+	char path[PATH_BYTES_MAX];
+	struct buf b = BUF_INIT(PATH_BYTES_MAX);
+	bool found = path_join(path, d->run, "agent.pool", NULL) == ERR_NONE &&
+		     path_read(path, size - 1, &b, NULL) == ERR_NONE && b.n > 1 &&
+		     b.p[0] == '/' && b.p[b.n - 1] == '\n';
+	if (found) {
+		memcpy(out, b.p, b.n - 1);
+		out[b.n - 1] = '\0';
+	}
+	buf_fini(&b);
+	return found;
+}
+
+enum err data_pools_remove(const struct where *d, uint64_t *bytes, struct why *why)
+{
+	char path[PATH_BYTES_MAX];
+	uint64_t n = 0;
+	enum err e = data_pool_path(d, path, sizeof(path)), e2 = ERR_NOT_FOUND;
+	*bytes = 0;
+	if (e == ERR_NONE)
+		e = data_pool_remove(path, bytes, why);
+	if (named_pool(d, path, sizeof(path))) {
+		e2 = data_pool_remove(path, &n, why);
+		*bytes += n;
+		if (e2 == ERR_NONE && path_join(path, d->run, "agent.pool", NULL) == ERR_NONE)
+			unlink(path);
+	}
+	return e == ERR_NOT_FOUND ? e2 : e;
+}

@@ -38,3 +38,8 @@ enum err data_pool_path(const struct where *d, char *out, size_t size) MUST_CHEC
  * ERR_NOT_FOUND none there; ERR_FORBIDDEN not ours or not a plain folder: left alone.
  */
 enum err data_pool_remove(const char *path, uint64_t *bytes, struct why *why) MUST_CHECK;
+/*
+ * The pools of a data folder: the default one, and the one under agent.pool_dir (run/agent.pool says
+ * where). As data_pool_remove; with two, the first error counts.
+ */
+enum err data_pools_remove(const struct where *d, uint64_t *bytes, struct why *why) MUST_CHECK;

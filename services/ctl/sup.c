@@ -132,16 +132,13 @@ static void on_upkeep(struct timer *t)
 
 static void remove_pool(struct sup *s)
 {
-	char path[PATH_BYTES_MAX];
 	struct why why = { 0 };
 	uint64_t bytes = 0;
-	if (data_pool_path(&s->o->dir, path, sizeof(path)) != ERR_NONE)
-		return;
-	enum err e = data_pool_remove(path, &bytes, &why);
+	enum err e = data_pools_remove(&s->o->dir, &bytes, &why);
 	if (e == ERR_NONE)
-		LOG_INFO(&s->log, "pool", "removed=\"%s\" bytes=%" PRIu64, path, bytes);
+		LOG_INFO(&s->log, "pool", "removed=1 bytes=%" PRIu64, bytes);
 	else if (e != ERR_NOT_FOUND)
-		LOG_WARN(&s->log, "pool", "kept=\"%s\" why=\"%s\"", path, why.text);
+		LOG_WARN(&s->log, "pool", "kept=1 why=\"%s\"", why.text);
 }
 
 static void finish(struct sup *s)

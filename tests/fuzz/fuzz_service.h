@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole service on a virtual clock, asked by a peer that has every key and no manners. Included by
- * one file a service, which defines FUZZ_DEF. Input: records of a byte of method, a byte of length
+ * A whole service on a virtual clock, asked by a peer that has every key and no manners: each method by
+ * a role that may call it. Included by one file a service, which defines FUZZ_DEF. Input: records of a byte of method, a byte of length
  * and that many bytes of body; up to 16 are sent at once. FUZZ_METHOD and FUZZ_LENGTH may map the two
  * bytes to what that service has.
  *
@@ -27,6 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 
 extern const struct svc_def FUZZ_DEF;
 
+static const enum role fuzz_roles[] = { ROLE_ADMIN, ROLE_SERVICE, ROLE_HOLDER };
+
 struct world {
 	struct sim *sim;
 	struct keyring *keys;
@@ -36,7 +38,8 @@ struct world {
 	struct log log;
 	struct svc *svc;
 	struct meta_fs *fs;
-	struct rpc_client *client;
+	struct rpc_client *client[ARRAY_LEN(fuzz_roles)];
+	size_t n_closed;
 	struct rpc_call call[CALLS_MAX];
 	size_t n_calls, n_ended;
 	bool over;
@@ -75,7 +78,8 @@ static void caller_over(void *arg)
 static void on_client_closed(void *arg)
 {
 	struct world *w = arg;
-	sim_at_proc(w->caller, sim_now_ns(w->sim), caller_over, w);
+	if (++w->n_closed == ARRAY_LEN(fuzz_roles))
+		sim_at_proc(w->caller, sim_now_ns(w->sim), caller_over, w);
 }
 
 static void service_open(struct world *w)
@@ -110,16 +114,31 @@ static void client_open(struct world *w)
 	sim_loop_open(w->caller, &w->caller_loop);
 	w->log = (struct log){ .svc = "caller", .clock = w->caller_loop.clock };
 	log_set_capture(&w->log, &w->quiet);
-	struct rpc_client_opts o = { .addrs = addr,
-				     .n_addrs = 1,
-				     .peer_name = "fuzzed",
-				     .as = ROLE_ADMIN,
-				     .expect = FUZZ_DEF.role,
-				     .keys = w->keys,
-				     .log = &w->log,
-				     .instance = instance };
-	if (rpc_client_new(&w->caller_loop, &o, &w->client, &why) != ERR_NONE)
-		sim_fail(__FILE__, __LINE__, "rpc_client_new", "%s", why.text);
+	for (size_t i = 0; i < ARRAY_LEN(fuzz_roles); i++) {
+		struct rpc_client_opts o = { .addrs = addr,
+					     .n_addrs = 1,
+					     .peer_name = "fuzzed",
+					     .as = fuzz_roles[i],
+					     .expect = FUZZ_DEF.role,
+					     .holder = fuzz_roles[i] == ROLE_HOLDER
+							       ? "agent-fuzz"
+							       : NULL,
+					     .keys = w->keys,
+					     .log = &w->log,
+					     .instance = instance };
+		if (rpc_client_new(&w->caller_loop, &o, &w->client[i], &why) != ERR_NONE)
+			sim_fail(__FILE__, __LINE__, "rpc_client_new", "%s", why.text);
+	}
+}
+
+/* Whoever may call it; a method of no row comes from the first. */
+static struct rpc_client *client_for(struct world *w, uint32_t method)
+{
+	const struct wire_method *m = wire_method(method);
+	for (size_t i = 0; m && i < ARRAY_LEN(fuzz_roles); i++)
+		if (m->roles & 1u << fuzz_roles[i])
+			return w->client[i];
+	return w->client[0];
 }
 
 static struct world *world_new(void)
@@ -142,7 +161,8 @@ static bool is_over(void *arg)
 
 static void world_free(struct world *w)
 {
-	rpc_client_close(w->client, on_client_closed, w);
+	for (size_t i = 0; i < ARRAY_LEN(fuzz_roles); i++)
+		rpc_client_close(w->client[i], on_client_closed, w);
 	if (!w->over)
 		svc_stop(w->svc, 0);
 	SIM_CHECK(sim_run_until(w->sim, is_over, w, 10000), "the service does not end");
@@ -175,7 +195,7 @@ static void send_all(struct world *w, const uint8_t *p, size_t n)
 			.done = on_done,
 			.deadline_ns = clock_after_ms(loop_now_ns(&w->caller_loop), 300)
 		};
-		rpc_send(w->client, c);
+		rpc_send(client_for(w, method), c);
 		p += 2 + len;
 	}
 }

@@ -710,8 +710,18 @@ Test(ctl, logs_rotate_under_real_services, .timeout = 60)
 	box_fini(&b);
 }
 
-/* `down --keep-memory` leaves the pool folder, `down` takes it away. */
-Test(ctl, memory_is_kept_on_wish, .timeout = 60)
+/* The size of a pool's payload; 0: there is none. */
+static uint64_t pool_bytes(const char *pool)
+{
+	char path[PATH_BYTES_MAX + 8];
+	struct stat st;
+	snprintf(path, sizeof(path), "%s/data.0", pool);
+	return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+/* `up --pool` sizes the pool, `down --keep-memory` leaves it, the next `up` finds it, `down` takes it
+ * away. */
+Test(ctl, memory_is_kept_on_wish, .timeout = 90)
 {
 	struct box b;
 	struct box_ran r;
@@ -720,14 +730,38 @@ Test(ctl, memory_is_kept_on_wish, .timeout = 60)
 	start(&b);
 	snprintf(w.path, sizeof(w.path), "%s", b.data);
 	cr_assert_eq(data_pool_path(&w, pool, sizeof(pool)), ERR_NONE);
-	up(&b, "");
-	mkdir(pool, 0700);
+	up(&b, "--pool 8MiB");
+	cr_expect_eq(pool_bytes(pool), 8u << 20);
 	box_run(&b, &r, "down --keep-memory");
 	cr_expect_eq(r.code, 0, "%s", r.err);
-	cr_expect_eq(access(pool, F_OK), 0);
+	cr_expect_eq(pool_bytes(pool), 8u << 20);
+	up(&b, "--pool 12MiB");
+	cr_expect_eq(pool_bytes(pool), 8u << 20, "what is there keeps its size");
+	cr_expect(strstr(box_read(box_data(&b, "log/agent.log")), "keeps its 8388608 bytes"));
 	box_run(&b, &r, "down");
 	cr_expect_eq(r.code, 0, "%s", r.err);
 	cr_expect_neq(access(pool, F_OK), 0);
-	rmdir(pool);
+	box_fini(&b);
+}
+
+/* A pool elsewhere goes with `down`, too, and nothing else that lies there. */
+Test(ctl, a_pool_elsewhere_is_taken_away_by_down, .timeout = 90)
+{
+	struct box b;
+	struct box_ran r;
+	char set[256], pool[128], other[160];
+	start(&b);
+	snprintf(pool, sizeof(pool), "%s/mem", b.dir);
+	cr_assert_eq(mkdir(pool, 0700), 0);
+	snprintf(other, sizeof(other), "%s/precious", pool);
+	box_write(other, "x");
+	snprintf(set, sizeof(set), "--pool 4MiB --set agent.pool_dir=%s", pool);
+	up(&b, set);
+	cr_expect_eq(access(box_data(&b, "run/agent.pool"), F_OK), 0);
+	box_run(&b, &r, "down");
+	cr_expect_eq(r.code, 0, "%s", r.err);
+	cr_expect_eq(access(other, F_OK), 0);
+	unlink(other);
+	cr_expect_eq(rmdir(pool), 0, "something is left in it");
 	box_fini(&b);
 }
