@@ -52,34 +52,29 @@ static uint64_t mode_compare(const struct args *a)
 	return bad_n;
 }
 
-/* A quarter of the steps each way. */
 static uint64_t mode_soak(const struct args *a)
 {
 	static struct job j;
 	uint32_t steps = number(a, 0, 100);
-	uint64_t bad_n = 0;
-	struct naive c = { .n_ranks = number(a, 1, 2),
-			   .max_tokens = number(a, 2, 128),
-			   .hidden = number(a, 3, 7168),
-			   .top_k = number(a, 4, 8),
-			   .n_experts = number(a, 5, 32) };
-	for (uint32_t k = 0; k < 4; k++) {
-		j = (struct job){ .c = c,
-				  .steps = steps / 4,
-				  .n_gpus = a->n_gpus,
-				  .async = true,
-				  .zero_copy = k < 2,
-				  .hook = k == 2,
-				  .replay_every = 500 };
-		j.c.seed = 12345 + k * 1000000ull;
-		j.c.fp8 = k & 1;
-		for (uint32_t e = 0; e < c.n_experts; e++)
-			j.owner[e] = e / (c.n_experts / c.n_ranks);
-		bad_n += !run_all(&j, a->procs);
-	}
-	printf("ep_gpu soak%s: %u steps, %u ranks, %u tokens, hidden %u, top_k %u, %u experts: %s\n",
-	       a->procs ? " --procs" : "", steps, c.n_ranks, c.max_tokens, c.hidden, c.top_k,
-	       c.n_experts, bad_n ? "DIFFERENCES" : "0 differences");
+	struct naive *c = &j.c;
+	j = (struct job){ .steps = steps,
+			  .n_gpus = a->n_gpus,
+			  .async = true,
+			  .mixed = true,
+			  .replay_every = 500 };
+	*c = (struct naive){ .seed = 12345,
+			     .n_ranks = number(a, 1, 2),
+			     .max_tokens = number(a, 2, 128),
+			     .hidden = number(a, 3, 7168),
+			     .top_k = number(a, 4, 8),
+			     .n_experts = number(a, 5, 32) };
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		j.owner[e] = e / (c->n_experts / c->n_ranks);
+	uint64_t bad_n = !run_all(&j, a->procs);
+	printf("ep_gpu soak%s: %u steps, %u ranks, %u tokens, hidden %u, top_k %u, %u experts, each step fp8 or "
+	       "bf16, zero copy or not, hooked or not: %s\n",
+	       a->procs ? " --procs" : "", steps, c->n_ranks, c->max_tokens, c->hidden,
+	       c->top_k, c->n_experts, bad_n ? "DIFFERENCES" : "0 differences");
 	return bad_n;
 }
 

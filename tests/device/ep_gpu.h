@@ -34,6 +34,7 @@ struct job {
 	uint32_t me, steps, replay_every, n_gpus;
 	uint32_t owner[4096];
 	bool zero_copy, hook, async, graph;
+	bool mixed; /* each step is fp8 or not, with zero copy or not, hooked or not, by its number */
 	/* faults: this rank leaves at that step, before its dispatch or between dispatch and combine */
 	int victim;
 	uint32_t leave_step;

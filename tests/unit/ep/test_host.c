@@ -261,28 +261,25 @@ static void refuse(struct member *m, enum err got, enum err want, const struct w
 			    text);
 }
 
-static void refusals(struct member *m)
+/* Each with one thing wrong; nothing moves. */
+static void refuse_dispatches(struct member *m, const struct ep_dispatch_args *good)
 {
-	struct flight f;
-	if (!flight_dispatch(m, &f, 5, 0))
-		return;
-	int64_t wrong[6] = { 0, 1, 4, 0, 0, 0 };
-	const struct ep_dispatch_args good = f.args;
+	static const int64_t wrong[6] = { 0, 1, 4, 0, 0, 0 };
 	struct {
 		struct ep_dispatch_args a;
 		const char *text;
 	} rows[] = {
-		{ good, "topk_idx[1][0] is 4, allowed are -1 to 3" },
-		{ good, "num_experts is 5, the buffer was made for 4" },
-		{ good, "top_k is 0, allowed are 1 to 32" },
-		{ good, "top_k is 33, allowed are 1 to 32" },
-		{ good, "x is NULL" },
-		{ good, "topk_idx is NULL" },
-		{ good, "active_ranks is NULL" },
-		{ good, "recv_x is NULL" },
-		{ good, "recv_scales is NULL" },
-		{ good, "recv_count or src_info is NULL" },
-		{ good, "recv_count or src_info is NULL" },
+		{ *good, "topk_idx[1][0] is 4, allowed are -1 to 3" },
+		{ *good, "num_experts is 5, the buffer was made for 4" },
+		{ *good, "top_k is 0, allowed are 1 to 32" },
+		{ *good, "top_k is 33, allowed are 1 to 32" },
+		{ *good, "x is NULL" },
+		{ *good, "topk_idx is NULL" },
+		{ *good, "active_ranks is NULL" },
+		{ *good, "recv_x is NULL" },
+		{ *good, "recv_scales is NULL" },
+		{ *good, "recv_count or src_info is NULL" },
+		{ *good, "recv_count or src_info is NULL" },
 	};
 	rows[0].a.topk = wrong;
 	rows[1].a.n_experts = 5;
@@ -303,49 +300,70 @@ static void refusals(struct member *m)
 		if (h)
 			member_fail(m, "a handle came with a refusal");
 	}
-	struct ep_combine_args c = { .y = f.y,
-				     .weights = f.weights,
-				     .active = m->active,
-				     .out = f.out,
-				     .flags = EP_ZERO_COPY };
+}
+
+static void refuse_combine(struct member *m, struct ep_buf *b, struct ep_handle *h,
+			   const struct ep_combine_args *c, const char *text)
+{
 	struct why why = { 0 };
-	refuse(m, ep_combine(m->b, f.h, &c, &why), ERR_INVALID_PARAMS, &why,
-	       "zero_copy, but y is not this handle's combine buffer");
-	c.flags = 0;
-	c.out = NULL;
-	why = (struct why){ 0 };
-	refuse(m, ep_combine(m->b, f.h, &c, &why), ERR_INVALID_PARAMS, &why, "out is NULL");
-	why = (struct why){ 0 };
-	refuse(m, ep_combine(m->b, NULL, &c, &why), ERR_INVALID_PARAMS, &why, "no handle");
+	refuse(m, ep_combine(b, h, c, &why), ERR_INVALID_PARAMS, &why, text);
+}
+
+/* Of a dispatch that is open; it stays so. */
+static void refuse_combines(struct member *m, struct flight *f)
+{
+	struct ep_combine_args c = { .y = f->y,
+				     .weights = f->weights,
+				     .active = m->active,
+				     .out = f->out,
+				     .flags = EP_ZERO_COPY };
 	struct member other = *m;
 	struct ep_exchange *x = NULL;
+	refuse_combine(m, m->b, f->h, &c,
+		       "zero_copy, but y is not this handle's combine buffer");
+	c.flags = 0;
+	c.out = NULL;
+	refuse_combine(m, m->b, f->h, &c, "out is NULL");
+	refuse_combine(m, m->b, NULL, &c, "no handle");
 	if (exchange_local(1, &x) != ERR_NONE)
 		return;
 	other.x = x;
 	if (member_open(&other)) {
-		c.out = f.out;
-		why = (struct why){ 0 };
-		refuse(m, ep_combine(other.b, f.h, &c, &why), ERR_INVALID_PARAMS, &why,
-		       "the handle belongs to another buffer");
+		c.out = f->out;
+		refuse_combine(m, other.b, f->h, &c, "the handle belongs to another buffer");
 		ep_close(other.b);
 	}
 	x->close(x);
-	flight_check_recv(m, &f);
-	flight_combine(m, &f, true);
-	/* a dropped handle is over, and keeps nobody waiting */
+}
+
+/* A dropped handle is over, and keeps nobody waiting. */
+static void drop_handles(struct member *m)
+{
+	struct flight f;
 	for (int i = 0; i < 5; i++) {
 		if (!flight_dispatch(m, &f, 5, EP_HOOK))
 			return;
-		why = (struct why){ 0 };
-		c = (struct ep_combine_args){
+		struct ep_combine_args c = {
 			.y = f.y, .weights = f.weights, .out = f.out, .active = m->active
 		};
-		refuse(m, ep_combine(m->b, f.h, &c, &why), ERR_INVALID_PARAMS, &why,
-		       "combine before the dispatch's hook was called");
+		refuse_combine(m, m->b, f.h, &c,
+			       "combine before the dispatch's hook was called");
 		ep_handle_drop(f.h);
 		ep_handle_drop(f.h);
 		flight_free(&f);
 	}
+}
+
+static void refusals(struct member *m)
+{
+	struct flight f;
+	if (!flight_dispatch(m, &f, 5, 0))
+		return;
+	refuse_dispatches(m, &f.args);
+	refuse_combines(m, &f);
+	flight_check_recv(m, &f);
+	flight_combine(m, &f, true);
+	drop_handles(m);
 	member_step(m, 6);
 }
 
