@@ -279,7 +279,7 @@ int pml_close(struct pml *p)
 	sdk_knock(p);
 	pthread_mutex_unlock(&p->lock);
 	pthread_join(p->thread, NULL);
-	assert(p->n_live == 0); /* I3 */
+	assert(p->n_live == 0 && p->n_running == 0); /* I3 */
 	destroy(p);
 	return PML_ERR_NONE;
 }
