@@ -195,6 +195,23 @@ static enum err make_super(struct mempool *p, struct why *why)
 	return e;
 }
 
+static enum err fill_ctl(struct mempool *p, struct why *why)
+{
+	uint64_t bytes = mempool_ctl_bytes(&p->super);
+	void *at;
+	enum err e = p->b->ops->map(p->b, "ctl", bytes, &at, why);
+	if (e)
+		return e;
+	struct pool_ctl *c = at;
+	c->magic = POOL_CTL_MAGIC;
+	c->version = POOL_CTL_VERSION;
+	c->n_shards = p->super.n_shards;
+	for (uint32_t i = 0; i < c->n_shards; i++)
+		c->shard[i].ring_n = POOL_RING;
+	p->b->ops->unmap(p->b, at, bytes);
+	return ERR_NONE;
+}
+
 /* under: terms and epochs of the pool that was there; NULL: none. */
 static enum err make(struct mempool *p, const struct mempool_opts *o,
 		     const struct super_under *under, struct why *why)
@@ -209,6 +226,8 @@ static enum err make(struct mempool *p, const struct mempool_opts *o,
 	e = mempool_remove(p->b, why);
 	if (e == ERR_NONE)
 		e = make_files(p, why);
+	if (e == ERR_NONE)
+		e = fill_ctl(p, why);
 	if (e == ERR_NONE)
 		e = make_super(p, why);
 	return e;
@@ -263,24 +282,19 @@ static void unmap_files(struct mempool *p)
 		unmap_one(p, p->data[i], p->super.segment_bytes);
 }
 
-/* Rings and revoked_below stay from run to run; a new page gets its figures. */
-static enum err check_ctl(struct mempool *p, bool kept, struct why *why)
+/* Rings and revoked_below stay from run to run. */
+static enum err check_ctl(const struct mempool *p, struct why *why)
 {
-	struct pool_ctl *c = p->ctl;
-	if (kept && (c->magic != POOL_CTL_MAGIC || c->version != POOL_CTL_VERSION ||
-		     c->n_shards != p->super.n_shards))
-		return why_set(
-			why, ERR_CORRUPT,
-			"pool file ctl: is damaged; remove the pool's folder to start with an empty pool");
-	c->magic = POOL_CTL_MAGIC;
-	c->version = POOL_CTL_VERSION;
-	c->n_shards = p->super.n_shards;
-	for (uint32_t i = 0; i < c->n_shards; i++) {
-		uint64_t n = c->shard[i].ring_n;
-		if (n < 1 || n > POOL_RING)
-			c->shard[i].ring_n = POOL_RING;
-	}
-	return ERR_NONE;
+	const struct pool_ctl *c = p->ctl;
+	bool ok = c->magic == POOL_CTL_MAGIC && c->version == POOL_CTL_VERSION &&
+		  c->n_shards == p->super.n_shards;
+	for (uint32_t i = 0; i < p->super.n_shards && ok; i++)
+		ok = c->shard[i].ring_n >= 1 && c->shard[i].ring_n <= POOL_RING;
+	if (ok)
+		return ERR_NONE;
+	return why_set(
+		why, ERR_CORRUPT,
+		"pool file ctl: is damaged; remove the pool's folder to start with an empty pool");
 }
 
 /* ---- opening ---- */
@@ -301,7 +315,7 @@ static enum err open_files(struct mempool *p, const struct mempool_opts *o,
 	if (e == ERR_NONE)
 		e = map_files(p, why);
 	if (e == ERR_NONE)
-		e = check_ctl(p, kept, why);
+		e = check_ctl(p, why);
 	if (e == ERR_NONE)
 		e = directory_init(p);
 	if (e == ERR_NONE && kept)

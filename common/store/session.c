@@ -124,15 +124,11 @@ static void random_bytes(struct mempool *p, void *out, size_t n)
 
 static uint32_t new_id(struct mempool *p)
 {
-	char name[BACKING_NAME_MAX];
-	for (;;) {
-		uint32_t id;
-		uint64_t bytes;
+	uint32_t id;
+	do
 		random_bytes(p, &id, sizeof(id));
-		session_name(name, id);
-		if (id != 0 && p->b->ops->size(p->b, name, &bytes, NULL) == ERR_NOT_FOUND)
-			return id;
-	}
+	while (id == 0);
+	return id;
 }
 
 static void close_fds(struct shmpool_fds *f, uint32_t n_data)
@@ -176,17 +172,32 @@ static enum err open_fds(struct mempool *p, bool write, struct shmpool_fds *f, s
 	return e;
 }
 
-static enum err make_file(struct mempool *p, const char *name, struct shmpool_fds *f,
+/* A file of a name that nobody has: 2^32 ids, at most some thousands taken. */
+static enum err make_file(struct mempool *p, uint32_t *id, char name[BACKING_NAME_MAX],
 			  struct why *why)
 {
+	enum { TRIES = 16 };
+	struct why inner;
+	enum err e = ERR_EXISTS;
+	for (int i = 0; i < TRIES && e == ERR_EXISTS; i++) {
+		inner = (struct why){ 0 };
+		*id = new_id(p);
+		session_name(name, *id);
+		e = p->b->ops->create(p->b, name, mempool_lane_bytes(&p->super), &inner);
+	}
+	return e ? why_set(why, e, "%s", inner.text) : ERR_NONE;
+}
+
+static enum err fill_file(struct mempool *p, const char *name, bool write,
+			  struct shmpool_fds *f, struct why *why)
+{
 	uint64_t bytes = mempool_lane_bytes(&p->super);
-	enum err e = p->b->ops->create(p->b, name, bytes, why);
-	if (e)
-		return e;
-	e = p->b->ops->reserve(p->b, name, 0, bytes, why);
+	enum err e = p->b->ops->reserve(p->b, name, 0, bytes, why);
 	if (e == ERR_NONE)
 		e = p->b->ops->session_lock(p->b, name, &f->session, why);
-	return e;
+	if (e == ERR_NONE)
+		e = open_fds(p, write, f, why);
+	return e == ERR_NONE ? map_session(p, f->id, why) : e;
 }
 
 enum err mempool_session(struct mempool *p, bool write, uint32_t *id, struct shmpool_fds *fds,
@@ -194,20 +205,18 @@ enum err mempool_session(struct mempool *p, bool write, uint32_t *id, struct shm
 {
 	char name[BACKING_NAME_MAX];
 	struct shmpool_fds f;
+	uint32_t new;
 	if (p->n_sessions >= p->sessions_max)
 		sessions_sweep(p, p->n_sessions);
 	if (p->n_sessions >= p->sessions_max)
 		return why_set(why, ERR_BUSY,
 			       "pool: %u local clients are attached, no more are let in",
 			       p->n_sessions);
-	uint32_t new = new_id(p);
-	session_name(name, new);
+	enum err e = make_file(p, &new, name, why);
+	if (e)
+		return e;
 	fill_sizes(p, new, &f);
-	enum err e = make_file(p, name, &f, why);
-	if (e == ERR_NONE)
-		e = open_fds(p, write, &f, why);
-	if (e == ERR_NONE)
-		e = map_session(p, new, why);
+	e = fill_file(p, name, write, &f, why);
 	if (e) {
 		close_fds(&f, f.n_segments);
 		(void)p->b->ops->remove(p->b, name, NULL);

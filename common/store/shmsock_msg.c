@@ -47,7 +47,7 @@ static enum err check(struct bytes in, uint8_t type, void *out, size_t n)
 	if (in.n < sizeof(h))
 		return ERR_BAD_MESSAGE;
 	memcpy(&h, in.p, sizeof(h));
-	if (h.magic != SHMSOCK_MAGIC || h.type != type)
+	if (h.magic != SHMSOCK_MAGIC || h.type != type || h.zero != 0)
 		return ERR_BAD_MESSAGE;
 	if (h.version != SHMSOCK_VERSION)
 		return ERR_VERSION_MISMATCH;

@@ -89,6 +89,12 @@ struct hold_under store_fix_under(const struct store_fix *x)
 	return hold_under(x->h, 0);
 }
 
+bool store_fix_same(const struct hold_under *a, const struct hold_under *b)
+{
+	return a->shard == b->shard && a->term == b->term && a->adoption == b->adoption &&
+	       a->pool_epoch == b->pool_epoch;
+}
+
 struct msg_ticket store_fix_ticket(const struct store_fix *x, uint64_t version, const char *key,
 				   uint64_t offset, uint64_t bytes, struct msg_extent *ext)
 {

@@ -34,6 +34,7 @@ void store_fix_fini(struct store_fix *x);
 struct shmpool *store_fix_client(struct store_fix *x, uint32_t *id);
 
 struct hold_under store_fix_under(const struct store_fix *x);
+bool store_fix_same(const struct hold_under *a, const struct hold_under *b);
 /* A write ticket for [offset, offset + bytes) of segment 0, as the pool is now. ext: its memory. */
 struct msg_ticket store_fix_ticket(const struct store_fix *x, uint64_t version, const char *key,
 				   uint64_t offset, uint64_t bytes, struct msg_extent *ext);
