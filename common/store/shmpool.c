@@ -84,7 +84,7 @@ static enum err map_file(int fd, const char *name, uint64_t bytes, int prot, voi
 
 static enum err map_pages(struct shmpool *p, struct why *why)
 {
-	void *ctl, *gen, *lanes;
+	void *ctl = NULL, *gen = NULL, *lanes = NULL;
 	enum err e = map_file(p->fds.ctl, "ctl", p->ctl_bytes, PROT_READ, &ctl, why);
 	if (e)
 		return e;
@@ -97,6 +97,7 @@ static enum err map_pages(struct shmpool *p, struct why *why)
 	if (e)
 		return e;
 	p->v.lanes = lanes;
+	assert(p->v.ctl);
 	if (p->v.ctl->magic == POOL_CTL_MAGIC && p->v.ctl->version == POOL_CTL_VERSION &&
 	    p->v.ctl->n_shards == p->fds.n_shards)
 		return ERR_NONE;
@@ -112,7 +113,7 @@ static enum err map_data(struct shmpool *p, struct why *why)
 	p->v.writable = flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
 	int prot = PROT_READ | (p->v.writable ? PROT_WRITE : 0);
 	for (uint32_t i = 0; i < p->v.n_segments; i++) {
-		void *at;
+		void *at = NULL;
 		enum err e = map_file(p->fds.data[i], "data", p->fds.bytes[i], prot, &at, why);
 		if (e)
 			return e;
@@ -218,7 +219,7 @@ struct pool_lane *shmpool_lane(struct shmpool *p)
 	uint64_t taken = __atomic_load_n(&p->lanes_taken, __ATOMIC_RELAXED);
 	for (;;) {
 		unsigned i = ~taken ? (unsigned)__builtin_ctzll(~taken) : 64;
-		if (i >= p->v.n_lanes)
+		if (i >= MIN_OF(p->v.n_lanes, (uint32_t)POOL_LANES))
 			return NULL;
 		if (__atomic_compare_exchange_n(&p->lanes_taken, &taken, taken | 1ull << i,
 						false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
