@@ -510,6 +510,7 @@ static void client_open(void *arg)
 		.as = cl->role,
 		.expect = ROLE_NONE,
 		.tenant = cl->tenant[0] ? cl->tenant : NULL,
+		.holder = cl->holder[0] ? cl->holder : NULL,
 		.keys = w->c->keys,
 		.log = &w->c->log,
 		.instance = cl->instance,
@@ -523,12 +524,13 @@ static struct cl_client *client_of(struct cluster *c, struct cl_from from, const
 {
 	enum role role = from.role ? from.role : ROLE_ADMIN;
 	const char *tenant = role != ROLE_CLIENT ? "" : from.tenant ? from.tenant : "default";
+	const char *holder = role == ROLE_HOLDER && from.holder ? from.holder : "";
 	struct cl_node *n = node_make(c, from.node);
 	struct cl_member *to = cl_member_of(c, member);
 	list_for_each (i, &c->clients) {
 		struct cl_client *cl = list_entry(i, struct cl_client, node);
 		if (cl->from == n && cl->to == to && cl->role == role &&
-		    strcmp(cl->tenant, tenant) == 0)
+		    strcmp(cl->tenant, tenant) == 0 && strcmp(cl->holder, holder) == 0)
 			return cl;
 	}
 	struct cl_client *cl = calloc(1, sizeof(*cl));
@@ -537,6 +539,7 @@ static struct cl_client *client_of(struct cluster *c, struct cl_from from, const
 	cl->to = to;
 	cl->role = role;
 	snprintf(cl->tenant, sizeof(cl->tenant), "%s", tenant);
+	snprintf(cl->holder, sizeof(cl->holder), "%s", holder);
 	snprintf(cl->addr, sizeof(cl->addr), "%s", c->ops->addr(c, n, to));
 	cl->loop = c->ops->loop(c, n);
 	struct client_wish w = { .c = c, .cl = cl };
@@ -559,6 +562,14 @@ struct rpc_client *cl_client(struct cluster *c, struct cl_from from, const char 
 	if (loop)
 		*loop = cl->loop;
 	return cl->rpc;
+}
+
+const uint8_t *cl_instance(struct cluster *c, struct cl_from from, const char *member)
+{
+	struct why why = { 0 };
+	struct cl_client *cl = client_of(c, from, member, &why);
+	SIM_CHECK(cl, "client of %s: %s", member, why.text);
+	return cl->instance;
 }
 
 struct one_call {

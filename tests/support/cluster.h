@@ -211,6 +211,7 @@ struct cl_from {
 	const char *node;
 	enum role role;	    /* ROLE_NONE: admin */
 	const char *tenant; /* role client; NULL: "default" */
+	const char *holder; /* role holder: its id */
 };
 /*
  * Calls a member and waits for the end, at most deadline_ms and a little. reply (may be NULL) is
@@ -221,3 +222,5 @@ enum err cl_call(struct cluster *c, struct cl_from from, const char *member, uin
 /* The client under it, and its loop, for calls that overlap. Valid until cl_close. */
 struct rpc_client *cl_client(struct cluster *c, struct cl_from from, const char *member,
 			     struct loop **loop);
+/* The 16 bytes that its HELLO names it by. Valid until cl_close. */
+const uint8_t *cl_instance(struct cluster *c, struct cl_from from, const char *member);

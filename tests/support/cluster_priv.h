@@ -42,6 +42,7 @@ struct cl_client {
 	struct cl_member *to;
 	enum role role;
 	char tenant[65], addr[CL_ADDR_MAX];
+	char holder[HOLDER_MAX + 1];
 	struct rpc_client *rpc;
 	struct loop *loop;
 	uint8_t instance[16];
