@@ -4,24 +4,44 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "conf.def"
-#include "metrics.def"
+#include "flows.h"
 
 /* ---- rows ---- */
 
 #define CONF_T struct svc_conf
 static const struct conf_row shared_rows[] = { SVC_CONF(CONF_ROW, "17610") };
 #undef CONF_T
+#define CONF_T struct mst_conf
+static const struct conf_row own_rows[] = { MASTER_CONF(CONF_ROW) };
+#undef CONF_T
 #define FOREIGN_ROW(...) { __VA_ARGS__ },
 static const struct conf_foreign foreign[] = { MASTER_FOREIGN(FOREIGN_ROW) };
 static const struct conf_part conf_parts[] = {
 	SVC_CONF_PART(shared_rows),
-	{ .foreign = foreign, .n_foreign = ARRAY_LEN(foreign) },
+	{ .rows = own_rows,
+	  .n = ARRAY_LEN(own_rows),
+	  .base = offsetof(struct mst, conf),
+	  .foreign = foreign,
+	  .n_foreign = ARRAY_LEN(foreign) },
 };
-static const struct conf_schema conf = { "master", conf_parts, ARRAY_LEN(conf_parts),
-					 svc_conf_check };
 
-enum { MASTER_METRICS(METRIC_ENUM) };
+static enum err conf_check(struct conf *c, const void *at, struct why *w)
+{
+	const struct mst *m = at;
+	enum err e = svc_conf_check(c, at, w);
+	if (e == ERR_NONE && m->conf.lease_ms > m->conf.lease_max_ms)
+		e = conf_fail(c, w, ".lease_ms", "above master.lease_max_ms, %" PRIu64,
+			      m->conf.lease_max_ms);
+	if (e == ERR_NONE && m->conf.discard_ms > m->conf.release_ms)
+		e = conf_fail(c, w, ".put_start_discard_ms",
+			      "above master.put_start_release_ms, %" PRIu64,
+			      m->conf.release_ms);
+	return e;
+}
+
+static const struct conf_schema conf = { "master", conf_parts, ARRAY_LEN(conf_parts),
+					 conf_check };
+
 static const struct metric_row metric_rows[] = { MASTER_METRICS(METRIC_ROW) };
 static const struct metric_schema metrics = { "master", metric_rows, ARRAY_LEN(metric_rows) };
 
@@ -29,7 +49,7 @@ static const struct metric_schema metrics = { "master", metric_rows, ARRAY_LEN(m
 
 static void on_peer(void *ctx, const struct beat_peer *p)
 {
-	const struct mst *m = ctx;
+	struct mst *m = ctx;
 	bool bad = p->state == BEAT_SUSPECT || p->state == BEAT_DEAD;
 	if (bad)
 		LOG_WARN(&m->svc.log, "beat", "peer=%s state=%s loop_stands=%d pid=%u", p->name,
@@ -37,6 +57,7 @@ static void on_peer(void *ctx, const struct beat_peer *p)
 	else
 		LOG_INFO(&m->svc.log, "beat", "peer=%s state=%s pid=%u runs=%u", p->name,
 			 beat_state_name(p->state), p->news.pid, p->instances);
+	mst_watch_peer(m, p);
 }
 
 /* Wherever requests are listened for, beats are too. */
@@ -77,15 +98,44 @@ static void print_peer(const struct beat_peer *p, struct buf *out)
 	buf_fini(&labels);
 }
 
-static void follow(struct mst *m, unsigned cell, uint64_t now)
+static void follow(struct mst *m, unsigned id, unsigned cell, uint64_t now)
 {
-	uint64_t was = metric_get(m->svc.metrics, MST_M_BEATS, cell);
-	metric_add(m->svc.metrics, MST_M_BEATS, cell, now - was);
+	uint64_t was = metric_get(m->svc.metrics, id, cell);
+	if (now > was)
+		metric_add(m->svc.metrics, id, cell, now - was);
+}
+
+/* C3: gauges are a recount's. */
+static void scrape_mind(struct mst *m)
+{
+	struct mind_counts c = { .recovering = true };
+	struct metrics *x = m->svc.metrics;
+	if (m->term.mind)
+		mind_counts(m->term.mind, &c);
+	metric_set(x, MST_M_OBJECTS, 0, (int64_t)c.objects);
+	metric_set(x, MST_M_COPIES, 0, (int64_t)c.copies);
+	metric_set(x, MST_M_ATTEMPTS, 0, (int64_t)c.attempts);
+	metric_set(x, MST_M_WAITING, 0, (int64_t)c.waiting);
+	metric_set(x, MST_M_TOMBS, 0, (int64_t)c.tombs_owed);
+	metric_set(x, MST_M_INDEX, 0, (int64_t)c.index_bytes);
+	metric_set(x, MST_M_BYTES, 0, (int64_t)c.bytes_total);
+	metric_set(x, MST_M_BYTES, 1, (int64_t)c.bytes_used);
+	metric_set(x, MST_M_BYTES, 2, (int64_t)c.quarantine_bytes);
+	metric_set(x, MST_M_RECOVERING, 0, c.recovering);
+	if (!m->term.mind)
+		return;
+	follow(m, MST_M_PUTS, 0, c.puts);
+	follow(m, MST_M_PUBLISHES, 0, c.publishes);
+	follow(m, MST_M_REMOVES, 0, c.removes);
+	follow(m, MST_M_EVICTIONS, 0, c.evictions);
+	follow(m, MST_M_LOOKUPS, 0, c.hits);
+	follow(m, MST_M_LOOKUPS, 1, c.misses);
 }
 
 static void scrape(struct svc *s, struct buf *out)
 {
 	struct mst *m = mst_of(s);
+	scrape_mind(m);
 	struct beat_peer p[32];
 	struct beat_table_counters c;
 	int64_t n_state[BEAT_DEAD + 1] = { 0 };
@@ -105,26 +155,54 @@ static void scrape(struct svc *s, struct buf *out)
 	const uint64_t ends[] = { c.stamped,	c.challenges, c.bad_macs,
 				  c.bad_frames, c.replays,    c.refused };
 	for (unsigned i = 0; i < ARRAY_LEN(ends); i++)
-		follow(m, i, ends[i]);
+		follow(m, MST_M_BEATS, i, ends[i]);
 }
 
 /* ---- life ---- */
 
+static void on_term(struct svc *s)
+{
+	mst_term_begin(mst_of(s));
+}
+
+static void ignore(void *arg)
+{
+	(void)arg;
+}
+
 static enum err on_open(struct svc *s, struct why *why)
 {
 	struct mst *m = mst_of(s);
-	enum err e = beats_open(m, why);
+	enum err e = mst_links_open(m);
 	if (e)
-		return e;
-	e = svc_meta_open(&m->meta, s, NULL, why);
-	if (e)
+		return why_set(why, e, "no memory for links to holders");
+	e = beats_open(m, why);
+	if (e == ERR_NONE)
+		e = svc_meta_open(&m->meta, s, on_term, why);
+	if (e == ERR_NONE)
+		return ERR_NONE;
+	if (m->beats)
 		beat_table_close(TAKE(m->beats), NULL, NULL);
+	mst_links_close(m, ignore, NULL);
 	return e;
 }
 
+/* T1: positive answers come at once, but it is whole only when each holder is merged or away. */
 static void reasons(struct svc *s, struct svc_reasons *r)
 {
-	svc_meta_reasons(&mst_of(s)->meta, r);
+	struct mst *m = mst_of(s);
+	struct mind *mind = m->term.mind;
+	struct mind_counts c;
+	struct mind_holder h;
+	svc_meta_reasons(&m->meta, r);
+	if (!mind)
+		return;
+	mind_counts(mind, &c);
+	for (uint32_t i = 0; c.recovering && i < mind_holders(mind); i++)
+		if (mind_holder(mind, i, &h) && !h.away && !h.merged)
+			svc_reason(r, "index: merging holder %s", h.id);
+	if (c.recovering && r->n == 0)
+		svc_reason(r, "index: merging holders");
 }
 
 static uint64_t term(const struct svc *s)
@@ -132,6 +210,7 @@ static uint64_t term(const struct svc *s)
 	return svc_meta_term(&container_of(s, const struct mst, svc)->meta);
 }
 
+/* No request is inside any more. The mind goes first: it borrows from the meta store. */
 static void on_meta_closed(void *arg)
 {
 	svc_closed(arg);
@@ -143,15 +222,21 @@ static void on_beats_closed(void *arg)
 	svc_meta_close(&mst_of(s)->meta, on_meta_closed, s);
 }
 
-static void on_close(struct svc *s)
+static void on_links_closed(void *arg)
 {
-	struct mst *m = mst_of(s);
-	struct beat_table *t = m->beats;
-	m->beats = NULL;
+	struct svc *s = arg;
+	struct beat_table *t = TAKE(mst_of(s)->beats);
 	if (t)
 		beat_table_close(t, on_beats_closed, s);
 	else
 		on_beats_closed(s);
+}
+
+static void on_close(struct svc *s)
+{
+	struct mst *m = mst_of(s);
+	mst_term_end(m);
+	mst_links_close(m, on_links_closed, s);
 }
 
 const struct svc_def mst_def = {
@@ -161,6 +246,8 @@ const struct svc_def mst_def = {
 	.role = ROLE_SERVICE,
 	.size = sizeof(struct mst),
 	.conf = &conf,
+	.methods = mst_methods,
+	.n_methods = ARRAY_LEN(mst_methods),
 	.metrics = &metrics,
 	.open = on_open,
 	.close = on_close,
