@@ -176,6 +176,8 @@ static void failed(struct lane *l, enum err e, const struct why *why)
 		LOG_WARN(&k->m->svc.log, "link", "holder=%s method=%s err=%s msg=\"%s\"", k->id,
 			 method_name(methods[l->op]), err_name(e), why->text);
 	k->lost = true;
+	if (e == ERR_TIMED_OUT)
+		hang_up(k); /* a connection that swallows is found dead only after a long while */
 	if (refused && !k->refused) {
 		k->refused = true;
 		k->refused_err = e;
