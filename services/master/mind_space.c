@@ -75,13 +75,24 @@ void segs_grow(struct mind *m, struct holder *h, const struct mind_segment *s, s
 	m->space_dirty = true;
 }
 
+/* An agent that has just started may answer before it has touched its memory again: what is in use there
+ * was ready before, and all that lies in front of it. */
+static enum err segment_reach(struct segment *g, const struct range *r)
+{
+	uint64_t end = r->offset + alloc_round(r->bytes);
+	if (end < r->offset || end > g->bytes_total || end <= alloc_bytes(g->alloc))
+		return ERR_NONE; /* alloc_reserve judges it */
+	return alloc_grow(g->alloc, end);
+}
+
 enum err space_reserve(struct mind *m, struct holder *h, uint32_t segment,
 		       const struct range *r, size_t n)
 {
 	struct segment *g = seg_of(h, segment);
 	for (size_t i = 0; i < n; i++) {
-		enum err e =
-			g ? alloc_reserve(g->alloc, r[i].offset, r[i].bytes) : ERR_CONFLICT;
+		enum err e = g ? segment_reach(g, &r[i]) : ERR_CONFLICT;
+		if (e == ERR_NONE)
+			e = alloc_reserve(g->alloc, r[i].offset, r[i].bytes);
 		if (e == ERR_NONE) {
 			used_add(m, h, alloc_round(r[i].bytes));
 			continue;

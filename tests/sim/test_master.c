@@ -693,6 +693,27 @@ Test(master, an_inventory_comes_in_pieces)
 	NO_LEAKS();
 }
 
+/* An agent that has not touched its memory again answers all the same: what it has is no overlap. */
+Test(master, what_lies_beyond_the_ready_part_is_kept)
+{
+	struct world w;
+	world_start(&w, 75, 1);
+	cr_assert_eq(put(&w, "k"), ERR_NONE);
+	w.h[0].unready = true;
+	cl_restart(w.c, "master");
+	cl_run_ms(w.c, 2000);
+	cr_assert_eq(query(&w, "k"), ERR_NONE);
+	w.h[0].unready = false;
+	cl_restart(w.c, "h0");
+	cl_run_ms(w.c, 1500);
+	wait_ready(&w, 5000);
+	cr_assert_eq(query(&w, "k"), ERR_NONE);
+	cr_assert_eq(put(&w, "l"), ERR_NONE);
+	cr_assert_eq(query(&w, "k"), ERR_NONE);
+	world_close(&w);
+	NO_LEAKS();
+}
+
 /* One overlapping pair among 300 records: the holder has retired the lower one. No more than that is lost,
  * it is said why, and the next failover sees the same. */
 Test(master, case_004_one_bad_descriptor_costs_one_object)

@@ -163,7 +163,7 @@ static void on_adopt(void *ctx, struct rpc_req *r)
 	h->term = q.term;
 	h->adoption = q.adoption;
 	struct msg_under u = under_of(h);
-	struct msg_segment s = { 0, h->bytes, h->bytes };
+	struct msg_segment s = { 0, h->unready ? 0 : h->bytes, h->bytes };
 	struct buf b = BUF_INIT(WIRE_MESSAGE_MAX);
 	enc_adopt_rep(&b, &(struct msg_adopt_rep){ &u, { &s, 1 } });
 	arena_fini(&a);
@@ -444,7 +444,7 @@ static void tick(struct timer *t)
 	struct run *x = container_of(t, struct run, timer);
 	struct holder *h = x->h;
 	struct bytes addr = BYTES_STR(x->cl->addr);
-	struct msg_segment s = { 0, h->bytes, h->bytes };
+	struct msg_segment s = { 0, h->unready ? 0 : h->bytes, h->bytes };
 	if (h->shy) {
 		again(x);
 		return;

@@ -42,6 +42,7 @@ struct holder_rule {
 struct holder {
 	const char *id, *master;
 	uint64_t bytes; /* of its one segment */
+	bool unready;	/* says that none of it may be allocated from yet */
 	bool shy;	/* does not register by itself */
 	bool beats_off; /* from its next start on */
 	struct holder_rule rule[HOLDER_RULES];
