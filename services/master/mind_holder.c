@@ -336,6 +336,8 @@ void holder_appended(struct mind *m, struct app *a, enum err e)
 void holder_say(struct mind *m, struct holder *h)
 {
 	struct mind_cmd cmd = { .holder = h->index, .under = h->under };
+	if (h->new_pool)
+		return; /* its floor must be durable first; nothing of it is read meanwhile */
 	h->said_ns = m->now + 1;
 	if (h->state == HOLDER_ADOPTING) {
 		cmd.op = MIND_ADOPT;
@@ -351,8 +353,6 @@ void holder_say(struct mind *m, struct holder *h)
 
 void holder_adopt(struct mind *m, struct holder *h)
 {
-	if (h->new_pool)
-		return; /* its floor must be durable first */
 	/* V8's second sentence: its entries are known if a merge was completed */
 	holder_set(m, h, HOLDER_ADOPTING, h->known || h->state == HOLDER_MERGED);
 	h->under.adoption++;

@@ -693,6 +693,42 @@ Test(master, an_inventory_comes_in_pieces)
 	NO_LEAKS();
 }
 
+/* T4: slots of the pool that is gone are never looked up in the one that came. */
+Test(master, another_pool_has_nothing_of_the_old_one)
+{
+	struct world w;
+	uint8_t old[16];
+	size_t n_registered = 0;
+	world_start(&w, 76, 1);
+	cr_assert_eq(put(&w, "k"), ERR_NONE);
+	memcpy(old, w.h[0].pool, 16);
+	cl_kill(w.c, "h0");
+	holder_lose(&w.h[0]);
+	cl_disk_slow(w.c, "m0", 20);
+	cl_start(w.c, "h0");
+	for (int i = 0; i < 300; i++) {
+		struct room *r = room_new();
+		struct bytes k = BYTES_STR("k");
+		struct msg_query_rep rep;
+		enc_keys_req(&r->body, &(struct msg_keys_req){ .keys = { &k, 1 } });
+		cr_assert_eq(call(&w, client, "master", METHOD_QUERY, 1000, r), ERR_NONE);
+		READ(query_rep, r, &rep);
+		if (rep.items.p[0].status == ERR_NONE)
+			cr_assert_eq(memcmp(rep.places.p[0].pool, old, 16), 0,
+				     "a slot of the old pool in the new one");
+		else
+			n_registered++;
+		room_free(r);
+	}
+	cr_assert_gt(n_registered, 10u);
+	cl_disk_slow(w.c, "m0", 0);
+	wait_ready(&w, 5000);
+	cr_assert_eq(query(&w, "k"), ERR_NOT_FOUND);
+	cr_assert_eq(put(&w, "k"), ERR_NONE);
+	world_close(&w);
+	NO_LEAKS();
+}
+
 /* An agent that has not touched its memory again answers all the same: what it has is no overlap. */
 Test(master, what_lies_beyond_the_ready_part_is_kept)
 {

@@ -624,6 +624,12 @@ void holder_fini(struct holder *h)
 	h->n_slots = 0;
 }
 
+void holder_lose(struct holder *h)
+{
+	holder_fini(h);
+	h->term = h->adoption = h->epoch = 0;
+}
+
 struct holder_slot *holder_plant(struct holder *h, const char *key, uint64_t version,
 				 uint64_t size, bool published)
 {

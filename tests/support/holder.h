@@ -65,6 +65,8 @@ extern const struct cl_app holder_app;
 
 /* Frees the pool. */
 void holder_fini(struct holder *h);
+/* Its machine lost its memory, while it is down: another pool, empty. */
+void holder_lose(struct holder *h);
 /* A committed slot, as if put long ago; version must be of an older term. */
 struct holder_slot *holder_plant(struct holder *h, const char *key, uint64_t version,
 				 uint64_t size, bool published);
