@@ -130,7 +130,7 @@ bool json_in_open(struct json_in *r, struct bytes text, const struct json_limits
 	if (text.n > lim->text_bytes)
 		return json_in_fail(r, RULE_LIMIT_TEXT_BYTES, "%zu bytes; at most %zu", text.n,
 				    lim->text_bytes);
-	return true;
+	return !stopped(r);
 }
 
 bool json_in_close(struct json_in *r)

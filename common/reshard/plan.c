@@ -472,6 +472,8 @@ static void end(struct making *m)
 static bool make(struct making *m)
 {
 	const struct plan_ask *a = m->ask;
+	if (stop_now(a->lim.cancel))
+		return reject_set(m->why, RULE_PLAN_CANCELLED, "", "stopped before it began");
 	if (!check_limits(m) || !check_identity(m) || !check_local(m) || !begin(m) ||
 	    !check_tensors(m) || !check_target(m))
 		return false;

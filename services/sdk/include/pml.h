@@ -86,8 +86,8 @@ PML_API bool pml_error_retryable(int code);
 
 /* "0.1.0". Static. */
 PML_API const char *pml_version(void);
-/* Is there a feature of this name? "status" "echo" "cq" "cancel" "fork" "ep" "weights"; false for all
- * it does not know. */
+/* Is there a feature of this name? "status" "echo" "cq" "cancel" "fork" "ep" "weights" "plan_remote";
+ * false for all it does not know. */
 PML_API bool pml_has(const char *feature);
 
 /* ---- handle ---- */

@@ -13,9 +13,10 @@
 #include <time.h>
 
 #include "base/buf.h"
-#include "reshard/bind.h"
+#include "reshard/layout.h"
 #include "reshard/upload.h"
 #include "reshard/plan.h"
+#include "reshard/plan_read.h"
 #include "tests/support/model.h"
 
 /* ---- the allocator ---- */
@@ -300,8 +301,41 @@ static const char stored_one[] =
 	"\"resource_id\":\"m\",\"resource_kind\":\"model_weight\",\"revision\":\"r\",\"tensors\":[%s],"
 	"\"weight_generation\":1}";
 
+static const char layout[] =
+	"{\"files\":[\"f\"],\"layout_fingerprint\":\"l\",\"placement_set_id\":\"s\",\"resource_id\":"
+	"\"m\",\"revision\":\"r\",\"rules\":[{\"match\":\"*\",\"axes\":[]}],\"topology\":{\"dp_size\":1,"
+	"\"ep_size\":1,\"participants\":[{\"participant_id\":\"p\",\"rank\":{\"dp\":0,\"ep\":0,\"pp\":0,"
+	"\"tp\":0}}],\"pp_size\":1,\"tp_size\":1},\"weight_generation\":1}";
+static const char header[] =
+	"{\"__metadata__\":{\"\\u0061\":\"b\"},\"\\u0062\":{\"dtype\":\"F32\",\"shape\":[2,3],"
+	"\"data_offsets\":[0,24]}}";
+
+/* Headers, layouts, plans read back. */
+static enum err other_steps(struct bytes plan)
+{
+	static const struct place_limits lim = PLACE_LIMITS;
+	struct reject why = { 0 };
+	struct st_header *h = NULL;
+	struct layout *l = NULL;
+	struct place *p = NULL;
+	struct listed_plan *q = NULL;
+	enum err e = st_header_read(BYTES(header, sizeof(header) - 1), sizeof(header) + 31,
+				    &lim, &why, &h);
+	if (!e)
+		e = layout_read(BYTES(layout, sizeof(layout) - 1), &lim, &why, &l);
+	if (!e)
+		e = layout_place(l, (const struct st_header *const *)&h, 1, &lim, &why, &p);
+	if (!e)
+		e = listed_plan_read(plan, &lim, &why, &q);
+	listed_plan_free(q);
+	place_free(p);
+	layout_free(l);
+	st_header_free(h);
+	return e;
+}
+
 /* Everything once. ERR_NONE: nothing was refused. */
-static enum err all_steps(struct bytes draft, struct bytes manifest)
+static enum err all_steps(struct bytes draft, struct bytes manifest, struct bytes text)
 {
 	struct place_limits lim = PLACE_LIMITS;
 	struct reject why = { 0 };
@@ -323,16 +357,38 @@ static enum err all_steps(struct bytes draft, struct bytes manifest)
 	plan_free(plan);
 	stored_free(d);
 	place_free(p);
-	return e;
+	return e ? e : other_steps(text);
 }
 
-static void allocations_fail(struct bytes draft, struct bytes manifest)
+/* The text of the small placement's plan to itself. */
+static void plan_of(struct bytes draft, struct buf *out)
+{
+	static struct text_out o;
+	static const struct place_limits lim = PLACE_LIMITS;
+	struct reject why;
+	struct place *p = NULL;
+	struct plan *plan = NULL;
+	if (place_read(draft, PLACE_DRAFT, &lim, &why, &p))
+		exit(2);
+	struct plan_ask a = { .source = p, .target = p, .lim = PLAN_LIMITS };
+	if (plan_make(&a, &why, &plan))
+		exit(2);
+	text_init(&o, NULL, false);
+	o.put = to_buf;
+	o.arg = out;
+	plan_text(plan, &o);
+	text_flush(&o);
+	plan_free(plan);
+	place_free(p);
+}
+
+static void allocations_fail(struct bytes draft, struct bytes manifest, struct bytes text)
 {
 	enum err e = ERR_NO_MEMORY;
 	long long i = 0;
 	for (; e != ERR_NONE && i < 10000; i++) {
 		heap_begin(i);
-		e = all_steps(draft, manifest);
+		e = all_steps(draft, manifest, text);
 		heap.on = false;
 		expect(e == ERR_NONE || e == ERR_NO_MEMORY, "no other error", e);
 		expect(heap.live == 0 && heap.bytes == 0, "nothing is left behind", i);
@@ -391,10 +447,14 @@ static void memory(void)
 	small_place(&draft);
 	snprintf(one, sizeof(one), tensor, "b");
 	int n = snprintf(manifest, sizeof(manifest), stored_one, one);
-	if (!expect(all_steps(buf_bytes(&draft), BYTES(manifest, n)) == ERR_NONE,
+	struct buf listed = BUF_INIT(1 << 20);
+	plan_of(buf_bytes(&draft), &listed);
+	if (!expect(all_steps(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed)) ==
+			    ERR_NONE,
 		    "the small ones", 0))
 		return;
-	allocations_fail(buf_bytes(&draft), BYTES(manifest, n));
+	allocations_fail(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed));
+	buf_fini(&listed);
 	limits_hold(buf_bytes(&draft), PLACE_DRAFT);
 	model_layout("grid 8 2 1", &l);
 	if (model_place(model_find(models.root, "llama-3.1-405b"), &l, &lim, &why, &p))
