@@ -165,7 +165,7 @@ static enum err part(struct world *w, struct cl_from from, int id, uint8_t side,
 {
 	const struct buf *b = side == 1 ? &w->source : &w->target;
 	struct msg_plan_part_req q = { .side = side, .offset = offset };
-	q.data = BYTES(b->p + MIN_OF(offset, b->n), n);
+	q.data = BYTES(b->p + (offset + n <= b->n ? offset : 0), n);
 	id_of(q.plan, id);
 	return CALL(w, from, PLAN_PART, plan_part_req, &q);
 }
