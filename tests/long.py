@@ -97,13 +97,35 @@ def reshard(st):
         meson_tests(st, "build", ["reshard-long"], jobs="1", mult=100)
 
 
+def model(st):
+    """The store's models through every order of events: sixteen configurations, then random walks."""
+    if setup(st, "build") and st.run(["ninja", "-C", "build", "tests/model/model"])[0] == 0:
+        exe = "build/tests/model/model"
+        for name in model_names(exe, "--list"):
+            walk = ["-w", "1000000000", "-f", "1"] if name.startswith("walk") else ["-m", "3072", "-f", "1024"]
+            program(st, name, [exe, "-s", "130"] + walk + [name])
+
+
+def model_plants(st):
+    """A rule left out of the store's models, one after another: each must be found."""
+    if setup(st, "build") and st.run(["ninja", "-C", "build", "tests/model/model"])[0] == 0:
+        exe = "build/tests/model/model"
+        for name in model_names(exe, "--plants"):
+            program(st, name, [exe, "--find", "-s", "300", "-f", "64", name])
+
+
+def model_names(exe, which):
+    out = subprocess.run([exe, which], capture_output=True, text=True).stdout
+    return [line.split()[0] for line in out.splitlines()]
+
+
 def clean_root(st):
     """README's two commands in a fresh Debian 12 root (needs root and debootstrap)."""
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, storm,
-                                  unit_asan, ep, reshard, clean_root)}
+                                  unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
 def main(names):

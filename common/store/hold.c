@@ -215,6 +215,8 @@ static enum err may_commit(struct hold *h, const struct msg_ticket *t, const str
 {
 	if (t->pool_epoch != h->p->super.under[t->shard].pool_epoch)
 		return ERR_STALE_EPOCH;
+	if (HOLD_BROKEN(h, HOLD_BREAK_CLOSED))
+		return ERR_NONE;
 	if (hold_revoked(h, t->shard, t->version) || closed_has(c, t->version))
 		return ERR_STALE_ATTEMPT;
 	if (closed_unsure(c, t->version))

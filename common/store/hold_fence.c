@@ -50,6 +50,8 @@ void hold_show_epoch(struct hold *h, uint32_t shard)
 bool hold_named(const struct hold *h, uint64_t version)
 {
 	const struct mempool *p = h->p;
+	if (HOLD_BROKEN(h, HOLD_BREAK_HAZARD))
+		return false;
 	for (uint32_t s = 0; s < p->n_sessions; s++)
 		for (uint32_t l = 0; l < p->super.n_lanes; l++)
 			if (shm_seq_get_u64(&p->sessions[s].lanes[l].hazard) == version)

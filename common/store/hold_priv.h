@@ -24,6 +24,12 @@ struct hold {
 	size_t n_ranges, cap_ranges;
 };
 
+#ifdef POMELO_PLANT
+#define HOLD_BROKEN(h, bit) ((h)->o.hold_break & (bit))
+#else
+#define HOLD_BROKEN(h, bit) false
+#endif
+
 /* Does any hazard of a client that lives name it? */
 bool hold_named(const struct hold *h, uint64_t version);
 /* Is it in the ring, or below what has left it? */

@@ -29,13 +29,9 @@ void check_not_found(struct world *w, const struct w_client *c)
 	bool away = false;
 	for (unsigned i = 0; i < W_HOLDERS; i++)
 		away |= w->away_ever[i];
-	for (uint32_t i = 0; i < w->n_versions; i++) {
-		const struct w_version *v = &w->versions[i];
-		bool must = v->key == c->key && v->acked && !v->began_end &&
-			    v->version == c->old_upto + 1;
-		if (must && !away)
-			world_broken(w, "T1 (e): NOT_FOUND for an acknowledged object");
-	}
+	const struct w_version *v = c->must ? world_version(w, c->must) : NULL;
+	if (v && !v->began_end && !away)
+		world_broken(w, "T1 (e): NOT_FOUND for an acknowledged object");
 }
 
 /* ---- the state ---- */
@@ -111,7 +107,10 @@ static bool calm(const struct world *w)
 		if (w->clients[c].state != C_IDLE && !w->clients[c].dead &&
 		    !w->clients[c].stopped)
 			return false;
-	return w->n_msgs == 0 && w->n_appends == 0 && w->mind;
+	for (uint32_t i = 0; i < w->n_msgs; i++)
+		if (!msg_waits(w, &w->msgs[i]))
+			return false;
+	return w->n_appends == 0 && w->mind;
 }
 
 static void settle_step(struct world *w, unsigned turn)
@@ -330,6 +329,7 @@ static void fold_client(struct walk *k, const struct w_client *c)
 	fold_version(f, c->half);
 	fold_version(f, c->old_upto);
 	fold_version(f, c->seen);
+	fold_version(f, c->must);
 	fold_epoch(f, c->epoch);
 	fold_generation(f, c->generation);
 	fold_word(f, c->slot);

@@ -4,7 +4,8 @@
  * canonical fingerprint; or random walks.
  *
  *   model [-s SECONDS] [-m MIB] [-d DEPTH] [-w WALKS] [-r SEED] [-f EVERY] CONFIG...    ("all": each in turn)
- *   model --list | --plants
+ *   model --find CONFIG...   each must break something ("all": every planted bug)
+ *   model --list | --plants | --show -w 1 CONFIG (prints a walk)
  *
  * One line a configuration: states, moves, deepest, whether all was seen. A violation prints the events
  * that lead to it and ends with 1.
@@ -41,8 +42,10 @@ struct run {
 	unsigned deepest;
 	double seconds;
 	unsigned depth_max, settle_every;
+	bool show; /* the first walk that ends by itself, as if it had broken something */
 	struct level *levels;
 	uint16_t trace[DEPTH_MAX];
+	uint64_t prints[DEPTH_MAX]; /* fingerprint after each, to see that a replay is one */
 	struct timespec begin;
 	const char *found;
 	unsigned found_depth;
@@ -169,7 +172,8 @@ static bool level_next(struct run *r, unsigned d)
 	}
 	if (violated(r, d + 1))
 		return false;
-	int is = set_add(r, world_fingerprint(r->w));
+	r->prints[d] = world_fingerprint(r->w);
+	int is = set_add(r, r->prints[d]);
 	if (is <= 0)
 		return false;
 	if (r->settle_every && r->n % r->settle_every == 0) {
@@ -237,6 +241,11 @@ static void walk(struct run *r, uint64_t *seed)
 		}
 		if (violated(r, d + 1))
 			return;
+		if (r->show && world_events(r->w, ev) == 0) {
+			r->found = "shown";
+			r->found_depth = d + 1;
+			return;
+		}
 		if (world_events(r->w, ev) == 0 || next_random(seed) % 64 == 0) {
 			if (r->settle_every == 0)
 				continue;
@@ -266,8 +275,14 @@ static void print_trace(struct run *r)
 		world_tell(r->w, r->trace[d], text, sizeof(text));
 		printf("  %3u %s\n", d + 1, text);
 		move(r, r->trace[d]);
+		if (r->prints[d] && d + 1 < r->found_depth &&
+		    r->prints[d] != world_fingerprint(r->w))
+			printf("      (the replay differs from here)\n");
 		settled |= r->w->broken != NULL;
 	}
+	snap_enter();
+	world_show(r->w);
+	snap_leave();
 	if (!settled)
 		printf("      ... and a fair run from there\n");
 }
@@ -277,6 +292,7 @@ struct args {
 	size_t mib;
 	uint64_t walks, seed;
 	unsigned depth, every;
+	bool show, find;
 };
 
 static bool check_one(const struct w_config *cfg, const struct args *a)
@@ -284,7 +300,8 @@ static bool check_one(const struct w_config *cfg, const struct args *a)
 	struct run r = { .cfg = cfg,
 			 .seconds = a->seconds,
 			 .depth_max = a->depth,
-			 .settle_every = a->every };
+			 .settle_every = a->every,
+			 .show = a->show };
 	clock_gettime(CLOCK_MONOTONIC, &r.begin);
 	r.levels = calloc(DEPTH_MAX, sizeof(*r.levels));
 	set_open(&r, a->walks ? 1 : a->mib);
@@ -309,7 +326,7 @@ static bool check_one(const struct w_config *cfg, const struct args *a)
 		free(r.levels[i].snap);
 	free(r.levels);
 	free(r.start);
-	return r.found == NULL;
+	return (r.found == NULL) != a->find;
 }
 
 static int list(const struct w_config *c, size_t n)
@@ -353,6 +370,14 @@ int main(int argc, char **argv)
 			return list(configs, ARRAY_LEN(configs));
 		if (strcmp(f, "--plants") == 0)
 			return list(plants, ARRAY_LEN(plants));
+		if (strcmp(f, "--find") == 0) {
+			a.find = true;
+			continue;
+		}
+		if (strcmp(f, "--show") == 0) {
+			a.show = true;
+			continue;
+		}
 		double v = number(f, i + 1 < argc ? argv[++i] : NULL);
 		switch (f[1]) {
 		case 's':
@@ -390,9 +415,10 @@ int main(int argc, char **argv)
 			ok &= check_one(find(argv[i]), &a);
 			continue;
 		}
-		for (size_t k = 0; k < ARRAY_LEN(configs); k++) {
+		const struct w_config *of = a.find ? plants : configs;
+		for (size_t k = 0; k < (a.find ? ARRAY_LEN(plants) : ARRAY_LEN(configs)); k++) {
 			snap_load(empty, bytes);
-			ok &= check_one(&configs[k], &a);
+			ok &= check_one(&of[k], &a);
 		}
 	}
 	free(empty);

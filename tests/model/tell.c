@@ -3,6 +3,7 @@
 #include "tests/model/world.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const msg_names[] = {
 	"none",	     "PUT_START",   "PUT_GRANT",  "REMOVE",   "REMOVE_REP", "QUERY",
@@ -41,13 +42,14 @@ static const char *const event_names[] = {
 static void tell_msg(const struct w_msg *m, const char *verb, char *out, size_t n)
 {
 	bool cmd = m->kind == M_CMD || m->kind == M_CMD_REP;
-	snprintf(out, n,
-		 "%s %s%s%s c%u h%u k%u v%u.%u slot %u gen %llu err %s term %u epoch %llu",
-		 verb, msg_names[m->kind], cmd ? " " : "", cmd ? op_names[m->op] : "",
-		 m->client, m->holder, m->key, (unsigned)version_term(m->version),
-		 (unsigned)(m->version & 0xffffff), m->slot, (unsigned long long)m->generation,
-		 err_name(m->err), (unsigned)(cmd ? m->under.term : m->term),
-		 (unsigned long long)m->under.pool_epoch);
+	snprintf(
+		out, n,
+		"%s %s%s%s c%u h%u k%u v%u.%u slot %u gen %llu err %s term %u epoch %llu fence %u",
+		verb, msg_names[m->kind], cmd ? " " : "", cmd ? op_names[m->op] : "", m->client,
+		m->holder, m->key, (unsigned)version_term(m->version),
+		(unsigned)(m->version & 0xffffff), m->slot, (unsigned long long)m->generation,
+		err_name(m->err), (unsigned)(cmd ? m->under.term : m->term),
+		(unsigned long long)m->under.pool_epoch, m->fence);
 }
 
 void world_tell(const struct world *w, uint16_t e, char *out, size_t n)
@@ -66,4 +68,24 @@ void world_tell(const struct world *w, uint16_t e, char *out, size_t n)
 		snprintf(out, n, "client %u: %s k%u", arg / 2, event_names[kind], arg % 2);
 	else
 		snprintf(out, n, "%s %u", event_names[kind], arg);
+}
+
+static void fact(void *arg, const char *name, const char *value)
+{
+	printf("      k%u %s: %s\n", *(unsigned *)arg, name, value);
+}
+
+void world_show(struct world *w)
+{
+	for (uint32_t i = 0; i < w->n_versions; i++) {
+		const struct w_version *v = &w->versions[i];
+		printf("      v%u.%u of k%u at h%u:%s%s%s\n",
+		       (unsigned)version_term(v->version), (unsigned)(v->version & 0xffffff),
+		       v->key, v->holder, v->acked ? " acknowledged" : "",
+		       v->committed ? " committed" : "", v->began_end ? " its end began" : "");
+	}
+	for (unsigned k = 0; w->mind && k < w->cfg->keys; k++) {
+		const char key[3] = { 'k', (char)('0' + k), 0 };
+		mind_explain(w->mind, BYTES("t", 1), BYTES_STR(key), fact, &k);
+	}
 }

@@ -61,11 +61,32 @@ static const struct bytes tenant = { (const uint8_t *)"t", 1 };
 
 /* ---- the mind's sinks ---- */
 
+/* The mind numbers holders anew in each term. */
+static uint8_t holder_of(const struct world *w, uint32_t index)
+{
+	struct mind_holder h;
+	if (!w->mind || !mind_holder(w->mind, index, &h))
+		abort();
+	return (uint8_t)(h.id[1] - '0');
+}
+
+static struct bytes holder_id(unsigned h)
+{
+	return h ? BYTES("h1", 2) : BYTES("h0", 2);
+}
+
+/* UINT32_MAX, which no holder has: the mind does not know it. */
+static uint32_t index_of(const struct world *w, unsigned h)
+{
+	int64_t at = mind_holder_index(w->mind, holder_id(h));
+	return at < 0 ? UINT32_MAX : (uint32_t)at;
+}
+
 static void on_command(void *ctx, const struct mind_cmd *c)
 {
 	struct world *w = *(struct world **)ctx;
 	struct w_msg *m = world_send(w, M_CMD);
-	m->holder = (uint8_t)c->holder;
+	m->holder = w->mind ? holder_of(w, c->holder) : (uint8_t)c->holder;
 	m->op = c->op;
 	m->under = c->under;
 	m->slot = c->slot;
@@ -73,6 +94,9 @@ static void on_command(void *ctx, const struct mind_cmd *c)
 	m->version = c->version;
 	m->reason = (uint8_t)c->reason;
 	m->evict_id = c->evict_id;
+	struct w_version *v = world_version(w, c->version);
+	if (c->op == MIND_RETIRE && c->reason == RETIRE_EVICTED && v)
+		v->began_end = true; /* for want of space */
 	if (c->op == MIND_FENCE && c->n_extents)
 		m->extent = (uint8_t)(c->extents[0].offset / W_BLOCK + 1);
 }
@@ -152,6 +176,8 @@ struct wcall {
 		struct mind_register reg;
 	};
 	struct w_msg from;
+	char key[4]; /* borrowed by the mind until done */
+	uint8_t id[16];
 };
 
 static void grant(struct world *w, const struct wcall *k, struct w_msg *m)
@@ -159,16 +185,18 @@ static void grant(struct world *w, const struct wcall *k, struct w_msg *m)
 	const struct mind_put *p = &k->put;
 	m->version = p->version;
 	m->epoch = p->pool_epoch;
-	m->holder = (uint8_t)p->holder;
+	m->holder = holder_of(w, p->holder);
 	m->extent = (uint8_t)(p->extents[0].offset / W_BLOCK + 1);
 	if (!world_version(w, p->version)) {
 		if (w->n_versions == W_VERSIONS_MAX) {
 			w->overflow = true;
 			return;
 		}
-		w->versions[w->n_versions++] = (struct w_version){ .version = p->version,
-								   .key = m->key,
-								   .holder = m->holder };
+		w->versions[w->n_versions++] =
+			(struct w_version){ .version = p->version,
+					    .key = m->key,
+					    .holder = m->holder,
+					    .began_end = w->removes_open[m->key] > 0 };
 		w->holders[m->holder].owner[m->extent - 1] = p->version;
 	}
 }
@@ -204,35 +232,31 @@ static struct wcall *call_new(const struct w_msg *m)
 
 /* ---- messages to the master ---- */
 
-static struct mind_who who_of(const struct world *w, const struct w_msg *m, uint8_t id[16])
+/* The call's key and client, in its own memory. */
+static struct mind_who who_of(struct wcall *k)
 {
-	(void)w;
-	memset(id, 0, 16);
-	id[0] = (uint8_t)(m->client + 1);
-	return (struct mind_who){ .tenant = tenant, .client = id, .term = m->term };
+	key_name(k->from.key, k->key);
+	k->id[0] = (uint8_t)(k->from.client + 1);
+	return (struct mind_who){ .tenant = tenant, .client = k->id, .term = k->from.term };
 }
 
 static void master_put(struct world *w, const struct w_msg *m)
 {
-	char key[4];
-	uint8_t id[16];
-	key_name(m->key, key);
-	struct mind_who who = who_of(w, m, id);
+	struct wcall *k = call_new(m);
+	struct mind_who who = who_of(k);
 	struct msg_put_item it = { .attempt = m->attempt,
-				   .key = BYTES_STR(key),
+				   .key = BYTES_STR(k->key),
 				   .size = W_BLOCK,
 				   .upsert = !w->cfg->absent_only };
-	mind_put_start(w->mind, &who, &it, &call_new(m)->put);
+	mind_put_start(w->mind, &who, &it, &k->put);
 }
 
 static void master_remove(struct world *w, const struct w_msg *m)
 {
-	char key[4];
-	uint8_t id[16];
-	key_name(m->key, key);
-	struct mind_who who = who_of(w, m, id);
-	struct msg_remove_item it = { .attempt = m->attempt, .key = BYTES_STR(key) };
-	mind_remove(w->mind, &who, &it, &call_new(m)->call);
+	struct wcall *k = call_new(m);
+	struct mind_who who = who_of(k);
+	struct msg_remove_item it = { .attempt = m->attempt, .key = BYTES_STR(k->key) };
+	mind_remove(w->mind, &who, &it, &k->call);
 }
 
 static void master_query(struct world *w, const struct w_msg *q)
@@ -251,15 +275,10 @@ static void master_query(struct world *w, const struct w_msg *q)
 	if (e)
 		return;
 	m->version = o.version;
-	m->holder = (uint8_t)o.replicas[0].holder;
+	m->holder = holder_of(w, o.replicas[0].holder);
 	m->slot = o.replicas[0].slot;
 	m->generation = o.replicas[0].generation;
 	m->extent = (uint8_t)(o.replicas[0].extents[0].offset / W_BLOCK + 1);
-}
-
-static struct bytes holder_id(unsigned h)
-{
-	return h ? BYTES("h1", 2) : BYTES("h0", 2);
 }
 
 static void master_register(struct world *w, const struct w_msg *m)
@@ -278,7 +297,7 @@ static void master_register(struct world *w, const struct w_msg *m)
 			       .n_segments = 1 };
 	n.instance[0] = m->holder;
 	n.instance[1] = (uint8_t)m->run;
-	n.pool[0] = (uint8_t)(m->holder + 1);
+	memcpy(n.pool, w->holders[m->holder].pool_id, sizeof(n.pool));
 	mind_register(w->mind, &n, &call_new(m)->reg);
 	mind_beat_epoch(w->mind, n.id, m->epoch);
 }
@@ -290,12 +309,12 @@ static void master_publish(struct world *w, const struct w_msg *m)
 				       .version = m->version,
 				       .sum = m->version,
 				       .retired = m->retired };
-	mind_publish(w->mind, m->holder, &m->under, &it, &call_new(m)->call);
+	mind_publish(w->mind, index_of(w, m->holder), &m->under, &it, &call_new(m)->call);
 }
 
 static void master_confirm(struct world *w, const struct w_msg *q)
 {
-	bool open = mind_open_attempt(w->mind, q->holder, &q->under, q->version);
+	bool open = mind_open_attempt(w->mind, index_of(w, q->holder), &q->under, q->version);
 	struct w_msg *m = world_send(w, M_CONFIRM_REP);
 	enum w_msg_kind kind = m->kind;
 	*m = *q;
@@ -309,34 +328,35 @@ static void master_reply(struct world *w, const struct w_msg *m)
 			       m->under.pool_epoch };
 	struct mind_segment seg = { 0, (uint64_t)w->cfg->extents * W_BLOCK,
 				    (uint64_t)w->cfg->extents * W_BLOCK };
+	uint32_t at = index_of(w, m->holder);
 	if (m->err == ERR_STALE_TERM || m->err == ERR_STALE_EPOCH) {
-		mind_refused(w->mind, m->holder, &m->under, m->err);
+		mind_refused(w->mind, at, &m->under, m->err);
 		return;
 	}
 	switch (m->op) {
 	case MIND_ADOPT:
-		mind_adopted(w->mind, m->holder, &m->under, &seg, 1);
+		mind_adopted(w->mind, at, &m->under, &seg, 1);
 		break;
 	case MIND_INVENTORY: {
 		struct msg_inventory_rep piece = { .under = &u,
 						   .entries = { m->inv->entries, m->inv->n },
 						   .writing = { m->inv->writing,
 								m->inv->n_writing } };
-		mind_inventory(w->mind, m->holder, &piece);
+		mind_inventory(w->mind, at, &piece);
 		break;
 	}
 	case MIND_RETIRE:
-		mind_retired(w->mind, m->holder, &m->under, m->slot, m->generation, m->version,
+		mind_retired(w->mind, at, &m->under, m->slot, m->generation, m->version,
 			     m->err);
 		break;
 	case MIND_FREE:
-		mind_freed(w->mind, m->holder, &m->under, m->slot, m->generation, m->err);
+		mind_freed(w->mind, at, &m->under, m->slot, m->generation, m->err);
 		break;
 	case MIND_MARK:
 		break;
 	case MIND_FENCE: {
 		struct msg_fence_res res = { m->fence, m->slot, m->generation, m->version };
-		mind_fenced(w->mind, m->holder, &m->under, m->version, &res);
+		mind_fenced(w->mind, at, &m->under, m->version, &res);
 		break;
 	}
 	}
@@ -366,7 +386,7 @@ static void to_master(struct world *w, const struct w_msg *m)
 		master_confirm(w, m);
 		break;
 	case M_REPORT:
-		mind_range_free(w->mind, m->holder, &m->under, m->version);
+		mind_range_free(w->mind, index_of(w, m->holder), &m->under, m->version);
 		break;
 	case M_CMD_REP:
 		master_reply(w, m);
@@ -507,7 +527,7 @@ static void holder_commit(struct world *w, const struct w_msg *m)
 				.version = m->version,
 				.attempt = m->attempt,
 				.key = BYTES_STR(key) };
-	t.pool[0] = (uint8_t)(m->holder + 1);
+	memcpy(t.pool, mempool_id(h->pool), sizeof(t.pool));
 	t.client[0] = (uint8_t)(m->client + 1);
 	struct hold_slot at = { 0 };
 	struct why why = { 0 };
@@ -595,6 +615,14 @@ static void on_fenced(void *ctx, uint32_t shard, uint64_t version)
 	m->run = h->run;
 }
 
+/* Ids that are the same in every run. */
+static void not_random(void *ctx, void *p, size_t n)
+{
+	struct w_holder *h = ctx;
+	memset(p, 1 + (int)(h - world_of->holders), n);
+	((uint8_t *)p)[0] = ++h->n_ids;
+}
+
 /* Opens the pool, new or as the last run left it, and fences that run's writers. */
 static void holder_start(struct world *w, unsigned i)
 {
@@ -608,7 +636,9 @@ static void holder_start(struct world *w, unsigned i)
 				  .heap_bytes = 4096,
 				  .n_lanes = 1,
 				  .n_shards = 1,
-				  .sessions_max = W_CLIENTS };
+				  .sessions_max = W_CLIENTS,
+				  .random = not_random,
+				  .random_ctx = h };
 	struct hold_opts o = { .ring = w->cfg->ring ? w->cfg->ring : 1,
 			       .closed = 1,
 			       .fenced = on_fenced,
@@ -617,8 +647,12 @@ static void holder_start(struct world *w, unsigned i)
 		fprintf(stderr, "model: pool: %s\n", why.text);
 		abort();
 	}
+	memcpy(h->pool_id, mempool_id(h->pool), sizeof(h->pool_id));
 	mempool_ready(h->pool, 0, 1);
 	o.pool = h->pool;
+#ifdef POMELO_PLANT
+	o.hold_break = w->cfg->plant_hold;
+#endif
 	if (hold_new(&o, &h->hold) != ERR_NONE)
 		abort();
 	h->up = true;
@@ -697,13 +731,17 @@ static void master_start(struct world *w)
 				 .discard_ms = UINT32_MAX,
 				 .release_ms = UINT32_MAX,
 				 .dead_ms = UINT32_MAX,
-				 .quarantine_max = 1.0 };
+				 .quarantine_max = 1.0,
+				 .high_watermark = 1.0 };
 #ifdef POMELO_PLANT
 	l.mind_break = w->cfg->plant;
 #endif
 	struct mind_out o = { .ctx = &world_of, .command = on_command, .append = on_append };
+	uint32_t first = w->n_msgs;
 	if (mind_new(&l, &o, w->meta, w->now, &w->mind) != ERR_NONE)
 		abort();
+	for (; first < w->n_msgs; first++)
+		w->msgs[first].holder = holder_of(w, w->msgs[first].holder);
 }
 
 /* The first `durable` of the appends under way reached the disk. */
@@ -751,8 +789,7 @@ struct world *world_new(const struct w_config *cfg)
 static bool adopted(const struct world *w, unsigned i)
 {
 	struct mind_holder h;
-	int64_t at = mind_holder_index(w->mind, holder_id(i));
-	if (at < 0 || !mind_holder(w->mind, (uint32_t)at, &h))
+	if (!mind_holder(w->mind, index_of(w, i), &h))
 		return false;
 	struct mind_under u = under_of(&w->holders[i]);
 	return !h.away && h.under.term == u.term && h.under.adoption == u.adoption &&
@@ -791,10 +828,20 @@ static bool sweeps(const struct w_holder *h)
 	return can;
 }
 
+/* Its client is stopped: it lies in the socket. */
+bool msg_waits(const struct world *w, const struct w_msg *m)
+{
+	bool client = m->kind == M_PUT_GRANT || m->kind == M_REMOVE_REP ||
+		      m->kind == M_QUERY_REP || m->kind == M_COMMIT_REP;
+	return client && w->clients[m->client].stopped && !w->clients[m->client].dead;
+}
+
 static size_t calm_events(const struct world *w, uint16_t *out)
 {
 	size_t n = 0;
 	for (uint32_t i = 0; i < w->n_msgs; i++) {
+		if (msg_waits(w, &w->msgs[i]))
+			continue;
 		/* equal messages: one is enough */
 		bool again = false;
 		for (uint32_t k = 0; k < i && !w->msgs[i].inv; k++)
@@ -903,9 +950,8 @@ static void duplicate(struct world *w, unsigned i)
 static void resend(struct world *w, unsigned i)
 {
 	w->left.resends--;
-	int64_t at = mind_holder_index(w->mind, holder_id(i));
-	if (at >= 0)
-		mind_resend(w->mind, (uint32_t)at);
+	if (index_of(w, i) != UINT32_MAX)
+		mind_resend(w->mind, index_of(w, i));
 }
 
 void world_apply(struct world *w, uint16_t event)

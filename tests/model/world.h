@@ -47,6 +47,7 @@ struct w_config {
 	bool absent_only;      /* puts, not upserts */
 	uint8_t ring;	       /* of revoked versions; 0: 1 */
 	uint32_t plant;	       /* mind_limits.mind_break */
+	uint32_t plant_hold;   /* hold_opts.hold_break */
 	uint32_t plant_here;   /* enum w_plant */
 };
 enum w_plant { W_NO_GENERATION_CHECK = 1, W_NO_FIRST_LOOK = 2 };
@@ -119,6 +120,7 @@ struct w_client {
 	uint32_t slot;
 	uint64_t old_upto; /* versions that must not be returned; at the call's begin */
 	uint64_t seen;	   /* remove: versions it must take */
+	uint64_t must;	   /* get: acknowledged before it began, nobody having begun its end */
 };
 
 struct w_holder {
@@ -126,6 +128,7 @@ struct w_holder {
 	uint32_t run;
 	struct pool_backing *backing; /* outlives the holder's runs */
 	struct mempool *pool;
+	uint8_t pool_id[16], n_ids;
 	struct hold *hold;
 	uint64_t data[W_EXTENTS_MAX][2]; /* which version wrote each half */
 	uint64_t owner[W_EXTENTS_MAX];	 /* the last grant */
@@ -182,6 +185,8 @@ size_t world_events(const struct world *w, uint16_t *out);
 void world_apply(struct world *w, uint16_t event);
 /* "deliver COMMIT c0 -> h1" for traces; to be asked before it is applied. */
 void world_tell(const struct world *w, uint16_t event, char *out, size_t n);
+/* The outside's and the master's view, printed. */
+void world_show(struct world *w);
 /* Is it a fault, or a new call? What a fair run leaves out. */
 bool event_is_choice(uint16_t event);
 
@@ -205,6 +210,7 @@ void world_settle(struct world *w);
 struct w_version *world_version(struct world *w, uint64_t version);
 /* Adds a message; sets overflow when there is no room. */
 struct w_msg *world_send(struct world *w, enum w_msg_kind kind);
+bool msg_waits(const struct world *w, const struct w_msg *m);
 void world_broken(struct world *w, const char *text);
 
 /* Events: kind in the upper byte, argument in the lower. */

@@ -72,6 +72,12 @@ static void begin(struct world *w, unsigned arg, enum w_client_state state,
 	cl->state = state;
 	cl->attempt = ++cl->attempts;
 	cl->old_upto = w->old_upto[cl->key];
+	cl->must = 0;
+	for (uint32_t i = 0; i < w->n_versions; i++) {
+		const struct w_version *v = &w->versions[i];
+		if (v->key == cl->key && v->acked && !v->began_end)
+			cl->must = MAX_OF(cl->must, v->version);
+	}
 	client_send(w, c, kind);
 }
 
@@ -292,10 +298,6 @@ void client_deliver(struct world *w, struct w_msg *m)
 	struct w_client *cl = &w->clients[m->client];
 	if (cl->dead || m->call != cl->call)
 		return;
-	if (cl->stopped) { /* it waits in the socket */
-		*world_send(w, m->kind) = *m;
-		return;
-	}
 	if (m->term)
 		cl->term = MAX_OF(cl->term, m->term);
 	if (m->kind == M_PUT_GRANT && cl->state == C_PUT_SENT) {
