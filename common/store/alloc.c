@@ -313,7 +313,7 @@ static struct span *find(struct alloc *a, uint64_t n, uint64_t align)
 
 enum err alloc_take(struct alloc *a, uint64_t bytes, uint64_t *offset)
 {
-	uint64_t n = grains(bytes), align = n >= BIG ? BIG : 1;
+	uint64_t n = grains(bytes), align = bytes >= OBJ_ALIGN ? BIG : 1;
 	assert(n > 0);
 	if (n > a->free)
 		return ERR_NO_SPACE;
@@ -330,7 +330,7 @@ enum err alloc_take(struct alloc *a, uint64_t bytes, uint64_t *offset)
 enum err alloc_reserve(struct alloc *a, uint64_t offset, uint64_t bytes)
 {
 	uint64_t n = grains(bytes), at = offset / GRAIN;
-	if (n == 0 || offset % (n >= BIG ? OBJ_ALIGN : GRAIN) || at >= a->bytes ||
+	if (n == 0 || offset % (bytes >= OBJ_ALIGN ? OBJ_ALIGN : GRAIN) || at >= a->bytes ||
 	    n > a->bytes - at)
 		return ERR_CONFLICT;
 	struct span *s = span_below(a, at);

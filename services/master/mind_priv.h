@@ -486,6 +486,8 @@ void obj_step(struct mind *m, struct obj *o);
 bool obj_settled(const struct mind *m, const struct obj *o);
 /* Publishes that came before the holder was merged. */
 void publish_early(struct mind *m, struct holder *h);
+/* A remove of all up to the ceiling: RETIRE is due. true: obj_step has something to do at once. */
+bool obj_remove(struct mind *m, struct obj *o, uint64_t ceiling);
 /* RETIRE is due for it. */
 void copy_retire(struct mind *m, struct copy *c, enum retire_reason reason);
 void copy_retired(struct mind *m, struct copy *c);

@@ -91,16 +91,15 @@ static void walk_one(struct map_node *n, void *arg)
 		return;
 	}
 	w->op->removed += s && s->version <= w->op->ceiling && s->state == COPY_COMMITTED;
-	for (struct copy *c = o->copies; c; c = c->next) {
-		if (c->version > w->op->ceiling || !holder_in(w->m->holders[c->holder]))
-			continue;
-		if (c->state == COPY_COMMITTED)
-			copy_retire(w->m, c, RETIRE_REMOVED);
-		if (c->state == COPY_RETIRING && !(c->flags & COPY_RANGED)) {
+	bool now = obj_remove(w->m, o, w->op->ceiling);
+	for (struct copy *c = o->copies; c; c = c->next)
+		if (c->version <= w->op->ceiling && c->state == COPY_RETIRING &&
+		    holder_in(w->m->holders[c->holder]) && !(c->flags & COPY_RANGED)) {
 			c->flags |= COPY_RANGED;
 			w->op->n_owed++;
 		}
-	}
+	if (now)
+		obj_step(w->m, o);
 }
 
 static void op_free(struct mind *m, struct range_op *op)

@@ -193,11 +193,23 @@ static void step_top(struct mind *m, struct obj *o)
 
 /* ---- removes (T3) ---- */
 
+bool obj_remove(struct mind *m, struct obj *o, uint64_t ceiling)
+{
+	bool any = false;
+	retire_below(m, o, ceiling + 1, RETIRE_REMOVED);
+	/* one that is served only until a newer one is (T5) is not any more */
+	for (struct copy *c = o->copies; c; c = c->next)
+		if (c->version <= ceiling && c->reason == RETIRE_SUPERSEDED) {
+			c->reason = RETIRE_REMOVED;
+			any |= c->state == COPY_RETIRED;
+		}
+	return any;
+}
+
 static void rems_mark(struct mind *m, struct obj *o, struct work *w)
 {
 	list_for_each (it, &w->rems)
-		retire_below(m, o, list_entry(it, struct rem, node)->ceiling + 1,
-			     RETIRE_REMOVED);
+		(void)obj_remove(m, o, list_entry(it, struct rem, node)->ceiling);
 }
 
 static void rem_end(struct mind *m, struct rem *r)

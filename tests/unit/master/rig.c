@@ -373,7 +373,10 @@ struct mind_who rig_who(struct rig *r)
 
 static void on_started(struct mind_call *c)
 {
-	container_of(c, struct rig_put, p.call)->done++;
+	struct rig_put *p = container_of(c, struct rig_put, p.call);
+	p->done++;
+	if (c->err == ERR_NONE)
+		p->h = rig_index(p->r, p->p.holder);
 }
 
 static void on_published(struct mind_call *c)
@@ -387,6 +390,7 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 	       bool upsert)
 {
 	memset(p, 0, sizeof(*p));
+	p->r = r;
 	snprintf(p->key, sizeof(p->key), "%s", key);
 	p->who = rig_who(r);
 	p->it = (struct msg_put_item){ .attempt = ++r->attempt,
@@ -404,8 +408,7 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 
 enum err rig_commit(struct rig *r, struct rig_put *p)
 {
-	int h = rig_index(r, p->p.holder);
-	struct fake *f = &r->h[h];
+	struct fake *f = &r->h[p->h];
 	for (uint32_t i = 0; i < FAKE_SLOTS; i++)
 		if (f->slots[i].state && f->slots[i].version == p->p.version) {
 			p->slot = i;
@@ -445,16 +448,15 @@ enum err rig_commit(struct rig *r, struct rig_put *p)
 
 void rig_publish(struct rig *r, struct rig_put *p)
 {
-	int h = rig_index(r, p->p.holder);
-	const struct fake_slot *s = &r->h[h].slots[p->slot];
-	const struct mind_under u = rig_under(r, h);
+	const struct fake_slot *s = &r->h[p->h].slots[p->slot];
+	const struct mind_under u = rig_under(r, p->h);
 	const struct msg_publish_item it = { .slot = p->slot,
 					     .generation = s->generation,
 					     .version = p->p.version,
 					     .sum = s->sum,
 					     .retired = s->state == 2 };
 	p->published = 0;
-	mind_publish(r->m, p->p.holder, &u, &it, &p->pub);
+	mind_publish(r->m, rig_holder(r, p->h), &u, &it, &p->pub);
 }
 
 enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t *version)
@@ -476,7 +478,7 @@ enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t 
 		mind_drop(r->m, &p.pub);
 		return ERR_TIMED_OUT;
 	}
-	struct fake_slot *s = &r->h[rig_index(r, p.p.holder)].slots[p.slot];
+	struct fake_slot *s = &r->h[p.h].slots[p.slot];
 	if (p.pub.err == ERR_NONE && s->state == 1 && s->version == p.p.version)
 		s->published = true;
 	return p.pub.err;

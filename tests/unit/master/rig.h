@@ -50,6 +50,8 @@ struct rig_cmd {
 	struct extent ext[OBJ_EXTENTS_MAX];
 };
 
+struct rig;
+
 /* A put between PUT_START and its end. */
 struct rig_put {
 	struct mind_put p; /* its call ended: p.call.err */
@@ -59,6 +61,8 @@ struct rig_put {
 	struct msg_put_item it;
 	struct mind_who who;
 	uint32_t slot;
+	int h; /* granted at: stays true when the mind's numbers change */
+	struct rig *r;
 };
 
 struct rig {
