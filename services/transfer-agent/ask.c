@@ -245,7 +245,7 @@ static enum err encode(struct batch *b)
 {
 	struct msg_under u = { b->under.shard, b->under.term, b->under.adoption,
 			       b->under.pool_epoch };
-	void *room = calloc(b->n, sizeof(struct msg_publish_item));
+	void *room = calloc(b->n + 1, sizeof(struct msg_publish_item));
 	if (!room)
 		return ERR_NO_MEMORY;
 	b->body = BUF_INIT(WIRE_MESSAGE_MAX / 2);

@@ -246,7 +246,7 @@ static enum err slices_start(struct xfa *x)
 	}
 	m->n_places = most * n;
 	m->n_jobs = x->svc.conf.workers;
-	m->state = calloc(m->n_places, 1);
+	m->state = calloc(m->n_places + 1, 1);
 	m->jobs = calloc(m->n_jobs, sizeof(*m->jobs));
 	if (!m->state || !m->jobs)
 		return ERR_NO_MEMORY;

@@ -226,14 +226,17 @@ static void on_sweep(struct timer *t)
 {
 	struct xfa_report *r = container_of(t, struct xfa_report, sweep);
 	struct xfa *x = container_of(r, struct xfa, report);
+	uint64_t began = loop_now_ns(x->svc.loop);
 	hold_sweep(x->hold);
+	uint64_t took = loop_now_ns(x->svc.loop) - began;
 	uint64_t bytes = hold_quarantine(x->hold);
 	look_at_quarantine(x, bytes);
 	if (r->n_bad)
 		forget_gone(x);
 	report(x);
 	bool busy = bytes > 0 || r->n_fenced > 0;
-	sweep_in(x, busy ? SWEEP_BUSY_NS : SWEEP_IDLE_NS);
+	/* with thousands of sessions a look costs something: at most a twentieth of the loop (L4) */
+	sweep_in(x, MAX_OF(took * 19, busy ? SWEEP_BUSY_NS : SWEEP_IDLE_NS));
 }
 
 static void sweep_in(struct xfa *x, uint64_t ns)

@@ -943,6 +943,50 @@ Test(agent, a_power_cut_leaves_an_empty_pool, .timeout = 20)
 	close_world(&w);
 }
 
+/* ---- memory that is not there ---- */
+
+/* The backing's reserve of payload beyond the first slice of a segment fails so often. */
+static uint32_t no_space;
+static enum err (*real_reserve)(struct pool_backing *b, const char *name, uint64_t offset,
+				uint64_t bytes, struct why *why);
+
+static enum err scarce_reserve(struct pool_backing *b, const char *name, uint64_t offset,
+			       uint64_t bytes, struct why *why)
+{
+	if (strncmp(name, "data.", 5) == 0 && strcmp(name, "data.0") != 0 && no_space > 0) {
+		no_space--;
+		return why_set(why, ERR_NO_SPACE, "%s: the file system is full", name);
+	}
+	return real_reserve(b, name, offset, bytes, why);
+}
+
+Test(agent, a_slice_without_memory_is_tried_again, .timeout = 20)
+{
+	static struct pool_backing_ops ops;
+	struct world w;
+	open_world(&w);
+	cl_term(w.c, "agent");
+	cl_run_ms(w.c, 2000);
+	struct pool_backing *b = cl_svc_backing(w.c, "n1", "agent");
+	const struct pool_backing_ops *before = b->ops;
+	ops = *before;
+	real_reserve = ops.reserve;
+	ops.reserve = scarce_reserve;
+	b->ops = &ops;
+	no_space = 3;
+	w.boss->n_register = 0;
+	cr_assert(cl_start(w.c, "agent"), "%s", cl_why(w.c, "agent"));
+	cr_assert(cl_until(w.c, registered, &w, 3000));
+	cl_run_ms(w.c, 1000);
+	cr_assert_lt(no_space, 3, "it was asked");
+	cr_assert_lt(w.boss->ready, w.boss->total, "what there is is of use");
+	cr_assert_gt(w.boss->ready, 0);
+	cr_assert(cl_until(w.c, all_ready, &w, 20000), "later there is room");
+	cr_assert_eq(no_space, 0);
+	b->ops = before;
+	close_world(&w);
+}
+
 /* ---- settings ---- */
 
 static void refuses(const char *set, const char *says)
