@@ -24,7 +24,8 @@ struct hold_opts {
 	struct mempool *pool; /* borrowed for life */
 	uint32_t ring;	 /* revoked versions kept in the control page; 0: 1,024 (tests: less) */
 	uint32_t closed; /* versions closed by COMMIT that are kept; 0: 65,536 */
-	/* The writer of that range can no longer write: it may be given out. Called by hold_sweep. */
+	/* The writer of that range can no longer write: it may be given out. Called by hold_sweep;
+	 * must not call back. */
 	void (*fenced)(void *ctx, uint32_t shard, uint64_t version);
 	void *ctx;
 #ifdef POMELO_PLANT

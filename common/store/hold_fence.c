@@ -242,9 +242,11 @@ void hold_sweep(struct hold *h)
 {
 	enum { IN_TURN = 64 }; /* looks at a lock, some 2 us each (L4) */
 	size_t kept = 0;
-	look_at_writers(h);
+	if (h->n_ranges > 0) /* else nobody waits for a hazard */
+		look_at_writers(h);
 	sessions_sweep(h->p, MIN_OF(h->p->n_sessions, (uint32_t)IN_TURN));
-	mark_all(h);
+	if (h->n_ranges > 0)
+		mark_all(h);
 	for (size_t i = 0; i < h->n_ranges; i++) {
 		struct hold_range r = h->ranges[i];
 		if (r.named)

@@ -63,6 +63,7 @@ bool hold_verify_slot(const struct hold *h, uint32_t slot, struct hold_verify *o
 		return false;
 	directory_body(h->p, slot, &b);
 	*out = (struct hold_verify){ .slot = slot,
+				     .shard = b.shard,
 				     .generation = h->p->gen[slot],
 				     .version = b.version,
 				     .size = b.size,

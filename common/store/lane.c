@@ -18,12 +18,14 @@ static void put_extents(struct pool_lane *l, uint32_t shard, const struct extent
 }
 
 /*
- * The ring before revoked_below: a version leaves the ring only after revoked_below has risen to
- * it, so one that is overwritten while we look is seen in one of the two.
+ * What has been revoked so far, then the ring, then revoked_below: a version leaves the ring only after
+ * revoked_below has risen to it, so one that is overwritten while we look is seen in one of the
+ * two; and what is revoked after our look at the count finds our hazard.
  */
 static bool revoked(const struct pool_ctl_shard *s, uint64_t version)
 {
-	uint64_t n = MIN_OF(shm_seq_get_u64(&s->ring_n), (uint64_t)POOL_RING);
+	uint64_t n = MIN_OF(shm_seq_get_u64(&s->revoke_seq), shm_seq_get_u64(&s->ring_n));
+	n = MIN_OF(n, (uint64_t)POOL_RING);
 	for (uint64_t i = 0; i < n; i++)
 		if (shm_seq_get_u64(&s->ring[i]) == version)
 			return true;

@@ -5,10 +5,12 @@
  */
 #include "store/mempool.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/shm.h"
@@ -154,6 +156,34 @@ enum err mempool_remove(struct pool_backing *b, struct why *why)
 	if (e == ERR_NONE && r.err == ERR_NONE)
 		e = b->ops->list(b, remove_one, &r, why);
 	return e ? e : r.err;
+}
+
+static enum err remove_locked(struct pool_backing *b, struct why *why)
+{
+	enum err e = b->ops->lock(b, why);
+	if (e)
+		return e;
+	e = mempool_remove(b, why);
+	b->ops->unlock(b);
+	return e;
+}
+
+enum err mempool_remove_folder(const char *dir, struct why *why)
+{
+	struct pool_backing *b;
+	struct stat st;
+	if (lstat(dir, &st) != 0 && errno == ENOENT)
+		return ERR_NONE;
+	enum err e = pool_folder_open(dir, &b, why);
+	if (e)
+		return e;
+	e = remove_locked(b, why);
+	pool_backing_free(b);
+	if (e || rmdir(dir) == 0)
+		return e;
+	return why_set(why, errno == ENOTEMPTY ? ERR_EXISTS : err_from_errno(errno),
+		       "%.200s: the pool's files are gone, the folder stays: %s", dir,
+		       strerror(errno));
 }
 
 static enum err make_file(struct mempool *p, const char *name, uint64_t bytes, bool touch,

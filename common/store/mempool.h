@@ -72,7 +72,7 @@ struct mempool_start {
  *                       file and says how to start empty
  * ERR_INVALID_PARAMS, ERR_NO_SPACE, ERR_NO_MEMORY, ERR_IO
  *
- * Blocks: about 0.2 us a slot in use.
+ * Blocks: about 0.5 us a slot in use (2026-11-29, a busy machine).
  */
 enum err mempool_open(const struct mempool_opts *o, struct mempool **out,
 		      struct mempool_start *start, struct why *why) MUST_CHECK;
@@ -80,6 +80,9 @@ enum err mempool_open(const struct mempool_opts *o, struct mempool **out,
 void mempool_close(struct mempool *p);
 /* Removes a pool's files (`pomelo down`); no mempool may be open over it. Files of other names stay. */
 enum err mempool_remove(struct pool_backing *b, struct why *why) MUST_CHECK;
+/* The same for a folder, and the folder itself (`pomelo down`). One that is not there is fine.
+ * ERR_DIRECTORY_IN_USE: an agent runs it. ERR_EXISTS: files of other names are left in it (why). */
+enum err mempool_remove_folder(const char *dir, struct why *why) MUST_CHECK;
 
 const uint8_t *mempool_id(const struct mempool *p); /* 16 bytes */
 uint32_t mempool_shards(const struct mempool *p);

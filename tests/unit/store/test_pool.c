@@ -143,6 +143,28 @@ Test(pool, two_agents_do_not_share_it, .timeout = 20)
 	NO_LEAKS();
 }
 
+Test(pool, is_removed_with_its_folder_unless_an_agent_runs_it, .timeout = 20)
+{
+	struct folder f;
+	char other[128];
+	struct why why = { 0 };
+	start(&f);
+	cr_assert_eq(mempool_remove_folder(f.dir, &why), ERR_DIRECTORY_IN_USE);
+	store_fix_kill(&f.x);
+	pool_backing_free(f.x.b);
+	path_of(&f, "mine", other);
+	close(open(other, O_CREAT | O_WRONLY, 0600));
+	why = (struct why){ 0 };
+	cr_assert_eq(mempool_remove_folder(f.dir, &why), ERR_EXISTS, "somebody else's file");
+	cr_assert(strstr(why.text, f.dir), "%s", why.text);
+	unlink(other);
+	OK(mempool_remove_folder(f.dir, NULL));
+	cr_assert_neq(access(f.dir, F_OK), 0);
+	OK(mempool_remove_folder(f.dir, NULL));
+	cr_assert_eq(rmdir(f.root), 0);
+	NO_LEAKS();
+}
+
 Test(pool, one_that_was_not_finished_is_begun_again, .timeout = 20)
 {
 	struct folder f;
