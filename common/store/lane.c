@@ -4,6 +4,7 @@
  * the other half reads or writes goes through seq_cst operations: the argument is that of two
  * flags, each side sets its own, then looks at the other's.
  */
+#include "base/fault.h"
 #include "base/shm.h"
 #include "store/shmpool.h"
 
@@ -52,6 +53,7 @@ enum err lane_begin(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t sh
 	assert(version != 0 && n <= OBJ_EXTENTS_MAX && shm_get_u64(&l->hazard) == 0);
 	put_extents(l, shard, ext, n);
 	(void)shm_swap_u64(&l->hazard, version);
+	FAULT_AT(put_hazard);
 	return lane_look(l, ctl, shard, pool_epoch, version);
 }
 
