@@ -84,7 +84,6 @@ void stc_maybe_end(struct stc *s)
 		return;
 	timer_stop(s->o.loop, &s->tick);
 	s->end_due = true;
-	s->n_closing = 1;
 	hold_close_all(s);
 }
 

@@ -121,6 +121,8 @@ enum err copy_begin_put(struct stc_flow *f, const struct msg_put_grant *g)
 	c->pool_epoch = g->pool_epoch;
 	c->version = g->version;
 	e = place_extents(c, g->extents.p, g->extents.n);
+	if (e == ERR_NONE && g->version == 0)
+		e = ERR_BAD_MESSAGE;
 	if (e == ERR_NONE)
 		e = begin_sums(c, it->n_bufs == 1 && c->size <= STC_PIECE);
 	if (e == ERR_NONE && !stc_alive(f->w->s))
@@ -203,9 +205,8 @@ void copy_end(struct stc_flow *f)
 	struct stc_copy *c = f->copy;
 	if (!c)
 		return;
-	if (c->lane) {
-		if (stc_alive(f->w->s))
-			lane_end(c->lane);
+	if (c->lane && stc_alive(f->w->s)) {
+		lane_end(c->lane);
 		shmpool_lane_done(c->map, c->lane);
 	}
 	sum_stream_free(c->stream);
