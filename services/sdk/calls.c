@@ -17,17 +17,6 @@ static int no_memory(struct pml_error *err)
 	return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "start", "no memory for an operation");
 }
 
-/* Of a plain form: waits, and turns a failed operation into an error. */
-static int wait_for(struct pml_op *op, struct pml_error *err)
-{
-	assert(op);
-	op_wait(op);
-	int e = op->error.code;
-	if (e != PML_ERR_NONE && err)
-		sdk_error_copy(err, &op->error);
-	return e;
-}
-
 /* ---- status ---- */
 
 int pml_status_start(struct pml *p, const char *service, const struct pml_call_opts *o,
@@ -64,7 +53,7 @@ int pml_status(struct pml *p, const char *service, const struct pml_call_opts *o
 	int e = pml_status_start(p, service, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE)
 		return e;
-	e = wait_for(op, err);
+	e = op_wait_for(op, err);
 	if (e == PML_ERR_NONE)
 		*out = op;
 	else
@@ -137,7 +126,7 @@ int pml_echo(struct pml *p, const char *service, const void *data, size_t n, voi
 	int e = pml_echo_start(p, service, data, n, 0, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE)
 		return e;
-	e = wait_for(op, err);
+	e = op_wait_for(op, err);
 	const struct buf *got = &op->parts[0].reply;
 	if (e == PML_ERR_NONE && got->n > cap)
 		e = sdk_error(err, ERR_TOO_LARGE, 0, service, "answer",

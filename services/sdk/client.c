@@ -10,8 +10,8 @@
 
 #define CLIENT_STACK_BYTES (512 << 10)
 
-static const char *const service_names[SDK_SERVICES] = { "master", "agent", "owner", "planner",
-							 "pg" };
+static const char *const service_names[SDK_ENDS] = { "master",	"agent", "owner",
+						     "planner", "pg",	 "master" };
 
 int sdk_usable(const struct pml *p, struct pml_error *err)
 {
@@ -44,7 +44,7 @@ enum err sdk_end(struct pml *p, int service, struct rpc_client **out, struct why
 			.addrs = (const char *const *)addrs,
 			.n_addrs = n,
 			.peer_name = end->name,
-			.as = ROLE_CLIENT,
+			.as = end->as,
 			.expect_name = end->name,
 			.tenant = p->tenant,
 			.keys = p->keys,
@@ -98,18 +98,27 @@ static void shut_flows(struct pml *p)
 	}
 }
 
-/* Everything under way ends; then the loop stops. */
-static void shut(struct pml *p)
+static void shut_ends(void *arg)
 {
+	struct pml *p = arg;
 	p->n_closing = 1;
-	shut_flows(p);
-	for (size_t i = 0; i < SDK_SERVICES; i++) {
+	for (size_t i = 0; i < SDK_ENDS; i++) {
 		if (!p->ends[i].rpc)
 			continue;
 		p->n_closing++;
 		rpc_client_close(p->ends[i].rpc, end_closed, p);
 	}
 	end_closed(p);
+}
+
+/* Everything under way ends; then the loop stops. */
+static void shut(struct pml *p)
+{
+	shut_flows(p);
+	if (p->stc)
+		stc_close(p->stc, shut_ends, p);
+	else
+		shut_ends(p);
 }
 
 static struct pml_op *take(struct pml *p)
@@ -208,8 +217,12 @@ static enum err prepare(struct pml *p, const struct pml_open_opts *o, struct why
 			p->where.secret, p->tenant, p->tenant);
 	if (e == ERR_NONE && getrandom(p->instance, sizeof(p->instance), 0) != 16)
 		e = why_set(why, ERR_IO, "the kernel gives no random bytes");
-	for (size_t i = 0; i < SDK_SERVICES; i++)
-		p->ends[i].name = service_names[i];
+	where_host(p->set.host_id, p->host);
+	for (size_t i = 0; i < SDK_ENDS; i++)
+		p->ends[i] = (struct service_end){
+			.name = service_names[i],
+			.as = i == SDK_ADMIN ? ROLE_ADMIN : ROLE_CLIENT,
+		};
 	return e;
 }
 

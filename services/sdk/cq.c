@@ -84,10 +84,29 @@ void cq_push(struct pml_cq *cq, struct pml_op *op)
 	pthread_mutex_unlock(&cq->lock);
 }
 
+/* Under the lock: n were taken from the list. */
+static void taken(struct pml_cq *cq, uint32_t n)
+{
+	uint64_t count;
+	cq->n_slots -= n;
+	if (n > 0 && list_empty(&cq->done)) {
+		ssize_t r = read(cq->fd, &count, sizeof(count));
+		(void)r; /* EAGAIN: somebody read it, against the manual */
+	}
+}
+
+void cq_pull(struct pml_cq *cq, struct pml_op *op)
+{
+	pthread_mutex_lock(&cq->lock);
+	bool there = list_linked(&op->cq_node);
+	list_del(&op->cq_node);
+	taken(cq, there);
+	pthread_mutex_unlock(&cq->lock);
+}
+
 size_t pml_cq_poll(struct pml_cq *cq, struct pml_op **ops, size_t max)
 {
 	size_t n = 0;
-	uint64_t count;
 	if (!cq || !guard_ok(cq->guard))
 		return 0;
 	pthread_mutex_lock(&cq->lock);
@@ -95,11 +114,7 @@ size_t pml_cq_poll(struct pml_cq *cq, struct pml_op **ops, size_t max)
 		struct list *node = list_pop_front(&cq->done);
 		ops[n++] = list_entry(node, struct pml_op, cq_node);
 	}
-	cq->n_slots -= (uint32_t)n;
-	if (n > 0 && list_empty(&cq->done)) {
-		ssize_t r = read(cq->fd, &count, sizeof(count));
-		(void)r; /* EAGAIN: somebody read it, against the manual */
-	}
+	taken(cq, (uint32_t)n);
 	pthread_mutex_unlock(&cq->lock);
 	return n;
 }

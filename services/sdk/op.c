@@ -43,6 +43,7 @@ void op_destroy(struct pml_op *op)
 	}
 	if (op->flow)
 		op->flow->free(op->state);
+	sop_free(op->store);
 	pthread_cond_destroy(&op->cond);
 	pthread_mutex_destroy(&op->lock);
 	guard_unref(op->guard);
@@ -135,6 +136,8 @@ void op_end_unrun(struct pml_op *op, enum err e, const char *text)
 	sdk_error(&op->error, e, 0, NULL, "start", "%s", text);
 	for (uint32_t i = 0; i < op->n_parts; i++)
 		op->parts[i].error = op->error;
+	if (op->store)
+		sop_unrun(op->store, e);
 	op_complete(op);
 }
 
@@ -226,8 +229,9 @@ static void on_call_done(struct rpc_call *c)
 	const char *step = "call";
 	if (e == ERR_NONE) {
 		step = "decode";
-		e = t->op->kind == OP_ECHO ? take_echo(t, c->reply, &why)
-					   : take_status(t, c->reply, &why);
+		e = t->op->kind == OP_ECHO     ? take_echo(t, c->reply, &why)
+		    : t->op->kind == OP_STATUS ? take_status(t, c->reply, &why)
+					       : ERR_NONE;
 	}
 	part_ended(t, e, &why, step);
 }
@@ -245,7 +249,9 @@ static void part_run(struct part *t)
 	}
 	t->sent = true;
 	t->call = (struct rpc_call){
-		.method = op->kind == OP_ECHO ? METHOD_ECHO : METHOD_STATUS,
+		.method = op->kind == OP_ECHO	  ? METHOD_ECHO
+			  : op->kind == OP_FORGET ? METHOD_FORGET
+						  : METHOD_STATUS,
 		.idempotent = true,
 		.deadline_ns = op->deadline_ns,
 		.body = buf_bytes(&t->body),
@@ -261,6 +267,10 @@ static void op_run(struct pml_op *op)
 	op->running = true;
 	if (op->flow) {
 		op->flow->run(op);
+		return;
+	}
+	if (op->kind == OP_STORE) {
+		sop_run(op); /* it may be gone */
 		return;
 	}
 	op->p->n_running++;
@@ -280,6 +290,8 @@ void op_step(struct pml_op *op)
 		op_run(op);
 	else if (cancelled && op->flow)
 		op->flow->stop(op, ERR_CANCELLED, false);
+	else if (cancelled && op->kind == OP_STORE)
+		sop_cancel(op);
 	else if (cancelled)
 		for (uint32_t i = 0; i < op->n_parts; i++)
 			if (op->parts[i].sent)
@@ -310,6 +322,25 @@ void op_wait(struct pml_op *op)
 	while (!op->done)
 		pthread_cond_wait(&op->cond, &op->lock);
 	pthread_mutex_unlock(&op->lock);
+}
+
+int op_wait_for(struct pml_op *op, struct pml_error *err)
+{
+	assert(op);
+	op_wait(op);
+	int e = op->error.code;
+	if (e != PML_ERR_NONE && err)
+		sdk_error_copy(err, &op->error);
+	return e;
+}
+
+int pml_op_wait(struct pml_op *op)
+{
+	int e = op_usable(op);
+	if (e != PML_ERR_NONE)
+		return e;
+	op_wait(op);
+	return op->error.code;
 }
 
 int pml_op_code(const struct pml_op *op)
@@ -354,8 +385,16 @@ int pml_op_free(struct pml_op *op)
 		return PML_ERR_NONE;
 	if (!guard_ok(op->guard))
 		return PML_ERR_FORKED;
-	if (!cancel(op, true))
+	if (sop_has_buffers(op)) { /* they are the caller's again when this returns */
+		if (cancel(op, false)) {
+			op_wait(op);
+			if (op->cq)
+				cq_pull(op->cq, op);
+		}
 		op_destroy(op);
+	} else if (!cancel(op, true)) {
+		op_destroy(op);
+	}
 	return PML_ERR_NONE;
 }
 

@@ -24,8 +24,10 @@
 #include "base/where.h"
 #include "loop/loop.h"
 #include "pml.h"
+#include "pml_store.h"
 #include "rpc/auth.h"
 #include "rpc/rpc.h"
+#include "stc.h"
 #include "svc/conf_common.def"
 
 #include <pthread.h>
@@ -33,6 +35,8 @@
 
 enum {
 	SDK_SERVICES = 5,
+	SDK_ADMIN = SDK_SERVICES, /* the master, asked as an administrator */
+	SDK_ENDS,
 	SDK_ADDRS_MAX = 8,
 	SDK_CALLS_MAX = 4096,
 	SDK_CALLS_TOP = 1 << 20,
@@ -71,7 +75,9 @@ bool sdk_opts(void *out, size_t out_size, const void *in);
 	F(ms, deadline_ms, "client.deadline_ms", "30000", "1", "86400000", 0, \
 	  "time for a call that names none") \
 	F(u32, calls_max, "client.calls_max", "4096", "1", "1048576", 0, \
-	  "calls of one handle under way at once; more are BUSY")
+	  "calls of one handle under way at once; more are BUSY") \
+	F(enum, verify, "client.verify", "auto", "auto always", "", 0, \
+	  "when a get re-hashes what arrived: auto, what comes over a wire or from a disk")
 /* clang-format on */
 
 struct client_conf {
@@ -89,6 +95,7 @@ enum err sdk_conf_read(struct pml *p, const struct pml_open_opts *o, struct why 
 
 struct service_end {
 	const char *name;
+	enum role as;
 	struct rpc_client *rpc; /* NULL: not asked yet */
 };
 
@@ -103,6 +110,7 @@ struct pml {
 	char tenant[TENANT_MAX + 1];
 	uint32_t deadline_ms, calls_max;
 	uint8_t instance[16];
+	char host[WHERE_HOST_MAX + 1];
 	struct keyring *keys;
 	struct log log;
 	struct log_capture silence;
@@ -118,14 +126,15 @@ struct pml {
 
 	/* the loop's */
 	struct loop loop;
-	struct service_end ends[SDK_SERVICES];
+	struct service_end ends[SDK_ENDS];
+	struct stc *stc; /* NULL: no store call yet */
 	uint32_t n_closing,
 		n_running; /* running: sent, not complete; while there are any it polls */
 };
 
 /* ---- operations ---- */
 
-enum op_kind { OP_STATUS, OP_ECHO, OP_FLOW };
+enum op_kind { OP_STATUS, OP_ECHO, OP_FORGET, OP_FLOW, OP_STORE };
 
 /* An operation that is more than one call (OP_FLOW). The loop's thread, but for free. */
 struct op_flow {
@@ -168,9 +177,10 @@ struct pml_op {
 	struct list cq_node;
 
 	struct pml_error error;
-	bool running;	 /* was sent; the loop's */
-	bool told;	 /* a flow knows that the handle is being closed; the loop's */
-	uint32_t n_left; /* parts not ended; the loop's */
+	bool running;	   /* was sent; the loop's */
+	bool told;	   /* a flow knows that the handle is being closed; the loop's */
+	struct sop *store; /* OP_STORE */
+	uint32_t n_left;   /* parts not ended; the loop's */
 	uint32_t n_parts;
 	struct part parts[];
 };
@@ -185,8 +195,10 @@ void op_step(struct pml_op *op);
 void op_complete(struct pml_op *op);
 /* Loop thread: ends it with e before it was sent. */
 void op_end_unrun(struct pml_op *op, enum err e, const char *text);
-/* Any thread: waits for an op without a queue. */
+/* Any thread: waits until it is over. */
 void op_wait(struct pml_op *op);
+/* Of a plain form: waits, and gives its error. */
+int op_wait_for(struct pml_op *op, struct pml_error *err);
 void op_destroy(struct pml_op *op);
 /* Is this op usable here? PML_ERR_NONE or the error to return. */
 int op_usable(const struct pml_op *op);
@@ -195,6 +207,8 @@ int op_usable(const struct pml_op *op);
 enum err cq_take_slot(struct pml_cq *cq); /* ERR_BUSY at its depth */
 void cq_drop_slot(struct pml_cq *cq); /* for an op that was never submitted or is an orphan */
 void cq_push(struct pml_cq *cq, struct pml_op *op);
+/* Takes it out again unless somebody has collected it. */
+void cq_pull(struct pml_cq *cq, struct pml_op *op);
 bool cq_is_of(const struct pml_cq *cq, const struct pml *p);
 
 /* client.c */
@@ -205,6 +219,16 @@ int sdk_service(const char *name);
 enum err sdk_end(struct pml *p, int service, struct rpc_client **out, struct why *why);
 /* Any thread: work for the loop lies at the door. Under p->lock. */
 void sdk_knock(struct pml *p);
+
+/* store*.c: an operation that is a call of the store session */
+struct sop;
+void sop_run(struct pml_op *op);
+void sop_cancel(struct pml_op *op);
+/* It ends with e and never began: so do its items. */
+void sop_unrun(struct sop *s, enum err e);
+void sop_free(struct sop *s);
+/* Buffers of the caller are in it: freeing it waits for its end. */
+bool sop_has_buffers(const struct pml_op *op);
 
 /* endpoints.c: addresses of a service, at most SDK_ADDRS_MAX; owned texts. */
 size_t endpoints_of(const struct pml *p, const char *service, char *addrs[SDK_ADDRS_MAX]);

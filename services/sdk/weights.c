@@ -122,7 +122,7 @@ const char *pml_placement_digest(const struct pml_placement *p)
 }
 
 /* Writes with one of the two; the writer's room is too large for a stack. */
-static int write_out(const struct place *place, const struct plan *plan, pml_put put, void *arg,
+static int write_out(const struct place *place, const struct plan *plan, pml_sink put, void *arg,
 		     struct pml_error *err)
 {
 	static const char step[] = "write";
@@ -144,7 +144,7 @@ static int write_out(const struct place *place, const struct plan *plan, pml_put
 		     : sdk_error(err, ERR_CANCELLED, 0, NULL, step, "put stopped the writing");
 }
 
-int pml_placement_write(const struct pml_placement *p, pml_put put, void *arg,
+int pml_placement_write(const struct pml_placement *p, pml_sink put, void *arg,
 			struct pml_error *err)
 {
 	return write_out(p->p, NULL, put, arg, err);
@@ -340,7 +340,7 @@ int pml_plan_region(const struct pml_plan *p, uint64_t i, struct pml_region *out
 }
 
 /* A fetched text, in pieces as a writer's. */
-static int write_text(const struct pml_plan *p, pml_put put, void *arg, struct pml_error *err)
+static int write_text(const struct pml_plan *p, pml_sink put, void *arg, struct pml_error *err)
 {
 	if (!put)
 		return bad(err, "write", "put may not be NULL");
@@ -353,7 +353,7 @@ static int write_text(const struct pml_plan *p, pml_put put, void *arg, struct p
 	return 0;
 }
 
-int pml_plan_write(const struct pml_plan *p, pml_put put, void *arg, struct pml_error *err)
+int pml_plan_write(const struct pml_plan *p, pml_sink put, void *arg, struct pml_error *err)
 {
 	return p->p ? write_out(NULL, p->p, put, arg, err) : write_text(p, put, arg, err);
 }

@@ -86,8 +86,8 @@ PML_API bool pml_error_retryable(int code);
 
 /* "0.1.0". Static. */
 PML_API const char *pml_version(void);
-/* Is there a feature of this name? "status" "echo" "cq" "cancel" "fork" "ep" "weights" "plan_remote";
- * false for all it does not know. */
+/* Is there a feature of this name? "status" "echo" "cq" "cancel" "fork" "ep" "weights" "plan_remote"
+ * "store"; false for all it does not know. */
 PML_API bool pml_has(const char *feature);
 
 /* ---- handle ---- */
@@ -152,7 +152,8 @@ PML_API void *pml_op_user(const struct pml_op *op);
 PML_API int pml_op_error(const struct pml_op *op, struct pml_error *out);
 /* Asks it to end: it completes with CANCELLED unless its result is on the way already. */
 PML_API int pml_op_cancel(struct pml_op *op);
-/* Frees it. Under way: it is cancelled, and freed when it ends, without a completion. NULL is fine. */
+/* Frees it. Under way: it is cancelled, and freed when it ends, without a completion; one that has
+ * buffers of yours is waited for. NULL is fine. */
 PML_API int pml_op_free(struct pml_op *op);
 
 struct pml_call_opts {

@@ -52,7 +52,7 @@ enum {
 };
 
 /* Receives text piece by piece; false stops the writing. */
-typedef bool (*pml_put)(void *arg, const void *p, size_t n);
+typedef bool (*pml_sink)(void *arg, const void *p, size_t n);
 
 /* ---- stopping ---- */
 
@@ -91,7 +91,7 @@ PML_API void pml_placement_free(struct pml_placement *p);
 PML_API const char *pml_placement_id(const struct pml_placement *p);
 PML_API const char *pml_placement_digest(const struct pml_placement *p);
 /* The canonical text. PML_ERR_CANCELLED when put stopped it. */
-PML_API int pml_placement_write(const struct pml_placement *p, pml_put put, void *arg,
+PML_API int pml_placement_write(const struct pml_placement *p, pml_sink put, void *arg,
 				struct pml_error *err);
 
 /* ---- stored weights ---- */
@@ -159,7 +159,7 @@ PML_API int pml_plan_info(const struct pml_plan *p, struct pml_plan_info *info,
 PML_API int pml_plan_region(const struct pml_plan *p, uint64_t i, struct pml_region *out,
 			    struct pml_error *err);
 /* The whole plan as text: operations, executors, routes, totals. */
-PML_API int pml_plan_write(const struct pml_plan *p, pml_put put, void *arg,
+PML_API int pml_plan_write(const struct pml_plan *p, pml_sink put, void *arg,
 			   struct pml_error *err);
 
 /* ---- by the planner of a cluster ---- */

@@ -2,6 +2,7 @@
 #include "sdk_server.h"
 
 #include "proto/messages.h"
+#include "store/shmsock.h"
 
 #include <ftw.h>
 #include <stdio.h>
@@ -32,13 +33,20 @@ struct sdk_server {
 	pthread_cond_t cond;
 	struct post post;
 	const char *add;
-	bool stop, busy;
+	bool stop, busy, add_store;
 
 	struct rpc_server *servers[SERVERS_MAX];
 	size_t n;
 	uint32_t n_closing;
 	_Atomic uint32_t n_parked;
 	struct parked parked[PARKED_MAX];
+
+	/* sdk_server_store */
+	bool has_store;
+	struct fake fake;
+	struct shmsock *shm;
+	char master_addr[128], holder_addr[128], fd_path[108], pool[96],
+		host[WHERE_HOST_MAX + 1];
 };
 
 static void quiet(struct log_capture *c, const char *line, size_t n)
@@ -142,6 +150,35 @@ static void add_server(struct sdk_server *s, const char *name)
 	s->n++;
 }
 
+static void add_store(struct sdk_server *s)
+{
+	struct why why = { 0 };
+	snprintf(s->master_addr, sizeof(s->master_addr), "ipc://%s/master.sock", s->run);
+	snprintf(s->holder_addr, sizeof(s->holder_addr), "ipc://%s/holder.sock", s->run);
+	snprintf(s->fd_path, sizeof(s->fd_path), "%s/agent.fd", s->run);
+	snprintf(s->pool, sizeof(s->pool), "%s/pool", s->data);
+	where_host("", s->host);
+	s->fake = (struct fake){ .loop = &s->loop,
+				 .keys = s->keys,
+				 .log = &s->log,
+				 .master_addr = s->master_addr,
+				 .holder_addr = s->holder_addr,
+				 .fd_path = s->fd_path,
+				 .pool_bytes = 128 << 20 };
+	enum err e = pool_folder_open(s->pool, &s->fake.backing, &why);
+	assert(e == ERR_NONE);
+	fake_open(&s->fake);
+	s->fake.host = s->host;
+	struct shmsock_opts o = {
+		.loop = &s->loop, .keys = s->keys, .pool = s->fake.pool, .path = s->fd_path
+	};
+	e = shmsock_listen(&o, &s->shm, &why);
+	if (e != ERR_NONE)
+		fprintf(stderr, "%s\n", why.text);
+	assert(e == ERR_NONE);
+	s->has_store = true;
+}
+
 static void on_closed(void *arg)
 {
 	struct sdk_server *s = arg;
@@ -159,6 +196,11 @@ static void stop_all(struct sdk_server *s)
 	s->n_closing = (uint32_t)s->n + 1;
 	for (size_t i = 0; i < s->n; i++)
 		rpc_server_close(s->servers[i], on_closed, s);
+	if (s->has_store) {
+		s->n_closing += 2;
+		shmsock_close(s->shm, on_closed, s);
+		fake_close(&s->fake, on_closed, s);
+	}
 	on_closed(s);
 }
 
@@ -168,11 +210,14 @@ static void on_order(struct post *p)
 	pthread_mutex_lock(&s->lock);
 	if (s->add)
 		add_server(s, s->add);
+	if (s->add_store)
+		add_store(s);
 	if (s->stop)
 		stop_all(s);
 	else
 		loop_expect(&s->loop);
 	s->add = NULL;
+	s->add_store = false;
 	s->busy = false;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
@@ -241,6 +286,15 @@ void sdk_server_add(struct sdk_server *s, const char *name)
 	order(s, name, false);
 }
 
+struct fake *sdk_server_store(struct sdk_server *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->add_store = true;
+	pthread_mutex_unlock(&s->lock);
+	order(s, NULL, false);
+	return &s->fake;
+}
+
 uint32_t sdk_server_parked(struct sdk_server *s)
 {
 	return s->n_parked;
@@ -262,6 +316,8 @@ static int drop(const char *path, const struct stat *st, int type, struct FTW *f
 void sdk_server_free(struct sdk_server *s)
 {
 	sdk_server_stop(s);
+	if (s->has_store)
+		fake_fini(&s->fake);
 	keyring_free(s->keys);
 	nftw(s->data, drop, 8, FTW_DEPTH | FTW_PHYS);
 	pthread_cond_destroy(&s->cond);

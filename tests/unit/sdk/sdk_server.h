@@ -6,6 +6,7 @@
 #pragma once
 
 #include "sdk.h"
+#include "store_fake.h"
 
 struct sdk_server;
 
@@ -14,6 +15,9 @@ struct sdk_server *sdk_server_start(void);
 const char *sdk_server_data(const struct sdk_server *s);
 /* One more service of that name on DATA/run/NAME.sock. */
 void sdk_server_add(struct sdk_server *s, const char *name);
+/* A store: master, holder and run/agent.fd with a pool in files (store_fake.h). Its fields are the server
+ * thread's; what a test sets before its first call is seen. */
+struct fake *sdk_server_store(struct sdk_server *s);
 /* ECHO requests parked now. */
 uint32_t sdk_server_parked(struct sdk_server *s);
 /* Ends the servers and their thread; the folder stays. */

@@ -699,7 +699,7 @@ Test(sdk, errors_and_features, .timeout = 10)
 	cr_expect(pml_error_retryable(PML_ERR_BUSY) && !pml_error_retryable(PML_ERR_FORKED));
 	cr_expect_str_eq(pml_version(), POMELO_VERSION);
 	cr_expect(pml_has("echo") && pml_has("status") && pml_has("fork"));
-	cr_expect(!pml_has("store") && !pml_has("") && !pml_has(NULL));
+	cr_expect(!pml_has("group") && pml_has("store") && !pml_has("") && !pml_has(NULL));
 #define SAME(name, number, retry, text, mooncake) \
 	cr_expect_eq((int)PML_ERR_##name, (int)ERR_##name);
 	ERR_TABLE(SAME)

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The caller's items and options into a call: checked, and all but the payload copied. */
+#include "store.h"
+
+#include <string.h>
+
+struct make {
+	struct sop *s;
+	const struct pml *p;
+	const struct sop_wish *w;
+	struct pml_put_opts put;
+	struct pml_get_opts get;
+	struct pml_remove_opts remove;
+	struct pml_list_opts list;
+	struct pml_error *err;
+	int e;
+};
+
+static int refuse(struct make *m, const char *what)
+{
+	m->e = sdk_error(m->err, ERR_INVALID_PARAMS, 0, NULL, "start", "%s", what);
+	return m->e;
+}
+
+static int no_memory(struct make *m)
+{
+	m->e = sdk_error(m->err, ERR_NO_MEMORY, 0, NULL, "start", "no memory for an operation");
+	return m->e;
+}
+
+static void *keep(struct make *m, const void *p, size_t n)
+{
+	void *copy = n ? arena_alloc(&m->s->mem, n) : NULL;
+	if (n && !copy) {
+		no_memory(m);
+		return NULL;
+	}
+	if (n)
+		memcpy(copy, p, n);
+	return copy;
+}
+
+/* A key or the like. One that is too long is not copied: its length alone is looked at, and refused. */
+static struct bytes keep_bytes(struct make *m, const void *p, size_t n)
+{
+	if (n > PML_KEY_MAX)
+		return BYTES(NULL, n);
+	if (n && !p) {
+		refuse(m, "a key, group or prefix is NULL and has a length");
+		return BYTES(NULL, 0);
+	}
+	return BYTES(keep(m, p, n), n);
+}
+
+static struct bytes keep_text(struct make *m, const char *s, size_t max, const char *what)
+{
+	size_t n = s ? strlen(s) : 0;
+	if (n > max)
+		refuse(m, what);
+	return n <= max ? BYTES(keep(m, s, n), n) : BYTES(NULL, 0);
+}
+
+/* ---- options ---- */
+
+static bool zeros(const bool *b, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (b[i])
+			return false;
+	return true;
+}
+
+static void take_put(struct make *m)
+{
+	struct stc_call *c = m->s->call;
+	const struct pml_put_opts *o = &m->put;
+	if (!sdk_opts(&m->put, sizeof(m->put), m->w->put) || o->reserved2 ||
+	    !zeros(o->reserved, ARRAY_LEN(o->reserved))) {
+		refuse(m, "pml_put_opts: size is not set; use PML_PUT_OPTS_INIT");
+		return;
+	}
+	if (o->n_preferred > 16 || (o->n_preferred && !o->preferred)) {
+		refuse(m, "preferred: at most 16 holders");
+		return;
+	}
+	struct bytes *v =
+		o->n_preferred ? arena_alloc(&m->s->mem, o->n_preferred * sizeof(*v)) : NULL;
+	if (o->n_preferred && !v) {
+		no_memory(m);
+		return;
+	}
+	for (uint32_t i = 0; i < o->n_preferred; i++)
+		v[i] = keep_text(m, o->preferred[i], 64,
+				 "preferred: a holder's id has at most 64 characters");
+	c->put.preferred = v;
+	c->put.n_preferred = o->n_preferred;
+	c->put.upsert = m->w->upsert;
+	c->put.if_absent = o->if_absent;
+	c->put.durable = o->durable;
+	c->put.hard_pin = o->hard_pin;
+	c->put.soft_pin_ms = o->soft_pin_ms;
+	c->put.replica_num = o->replica_num;
+	c->put.replicas_required = o->replicas_required;
+	c->put.format = keep_text(m, o->format, 64, "format: at most 64 bytes");
+}
+
+static void take_get(struct make *m)
+{
+	struct stc_call *c = m->s->call;
+	const struct pml_get_opts *o = &m->get;
+	if (!sdk_opts(&m->get, sizeof(m->get), m->w->get) || o->reserved ||
+	    o->verify > PML_VERIFY_ALWAYS || !zeros(o->reserved2, ARRAY_LEN(o->reserved2))) {
+		refuse(m, "pml_get_opts: size is not set, or verify is none of its values; "
+			  "use PML_GET_OPTS_INIT");
+		return;
+	}
+	c->get.verify = o->verify == PML_VERIFY_ALWAYS ||
+			(o->verify == PML_VERIFY_SETTING && m->p->set.verify == 1);
+	c->get.lease_ms = o->lease_ms;
+	c->get.recovering_as_miss = o->recovering_as_miss;
+	c->get.format = keep_text(m, o->format, 64, "format: at most 64 bytes");
+}
+
+static void take_remove(struct make *m)
+{
+	if (!sdk_opts(&m->remove, sizeof(m->remove), m->w->remove) ||
+	    !zeros(m->remove.reserved, ARRAY_LEN(m->remove.reserved)))
+		refuse(m, "pml_remove_opts: size is not set; use PML_REMOVE_OPTS_INIT");
+	m->s->call->force = m->remove.force;
+}
+
+static void take_list(struct make *m)
+{
+	struct stc_call *c = m->s->call;
+	const struct pml_list_opts *o = &m->list;
+	if (!sdk_opts(&m->list, sizeof(m->list), m->w->list) || o->reserved) {
+		refuse(m, "pml_list_opts: size is not set; use PML_LIST_OPTS_INIT");
+		return;
+	}
+	if (o->limit > PML_ITEMS_MAX || o->tier > 2 || o->cursor_bytes > 64) {
+		refuse(m, "list: limit is 0..4096, tier 0..2, a cursor at most 64 bytes");
+		return;
+	}
+	c->list.cursor = keep_bytes(m, o->cursor, o->cursor_bytes);
+	c->list.limit = o->limit;
+	c->list.tier = (uint8_t)o->tier;
+}
+
+static uint32_t take_opts(struct make *m)
+{
+	switch (m->w->kind) {
+	case STC_PUT:
+		take_put(m);
+		return m->put.deadline_ms;
+	case STC_REMOVE:
+	case STC_REMOVE_RANGE:
+		take_remove(m);
+		return m->remove.deadline_ms;
+	case STC_LIST:
+		take_list(m);
+		return m->list.deadline_ms;
+	case STC_GET:
+	case STC_EXISTS:
+	case STC_STAT:
+	case STC_QUERY:
+	case STC_EXPLAIN:
+	case STC_HOLDERS:
+		take_get(m);
+		return m->get.deadline_ms;
+	case STC_RELEASE:
+		break;
+	}
+	return 0;
+}
+
+/* ---- items ---- */
+
+static void take_pieces(struct make *m, const struct pml_item *in, struct stc_item *out)
+{
+	static_assert(sizeof(struct pml_buf) == sizeof(struct stc_buf), "the same");
+	static_assert(sizeof(struct pml_range) == sizeof(struct stc_range), "the same");
+	if (in->n_bufs > SOP_PIECES_MAX || in->n_ranges > SOP_PIECES_MAX ||
+	    (in->n_bufs && !in->bufs) || (in->n_ranges && !in->ranges)) {
+		refuse(m, "an item has at most 65536 buffers and as many ranges");
+		return;
+	}
+	for (size_t i = 0; i < in->n_bufs; i++) {
+		if (!in->bufs[i].p && in->bufs[i].n)
+			refuse(m, "a buffer is NULL and has a length");
+		m->s->total += m->w->kind == STC_PUT ? in->bufs[i].n : 0;
+	}
+	out->bufs = keep(m, in->bufs, in->n_bufs * sizeof(in->bufs[0]));
+	out->ranges = keep(m, in->ranges, in->n_ranges * sizeof(in->ranges[0]));
+	out->n_bufs = (uint32_t)in->n_bufs;
+	out->n_ranges = (uint32_t)in->n_ranges;
+}
+
+static void take_item(struct make *m, const struct pml_item *in, struct stc_item *out)
+{
+	const struct pml_put_opts *o = &m->put;
+	bool put = m->w->kind == STC_PUT;
+	out->key = keep_bytes(m, in->key, in->key_bytes);
+	out->if_version = in->version;
+	if (put || m->w->kind == STC_GET)
+		take_pieces(m, in, out);
+	if (!put)
+		return;
+	if (!in->version)
+		out->if_version = o->if_version;
+	bool own = in->require_key_bytes > 0;
+	out->require_key = keep_bytes(m, own ? in->require_key : o->require_key,
+				      own ? in->require_key_bytes : o->require_key_bytes);
+	out->require_version = own ? in->require_version : o->require_version;
+	own = in->group_bytes > 0;
+	out->group = keep_bytes(m, own ? in->group : o->group,
+				own ? in->group_bytes : o->group_bytes);
+	out->group_size = own ? in->group_size : o->group_size;
+}
+
+/* Item i of the caller's array, whose items may be of another release's size. */
+static bool item_at(const struct sop_wish *w, size_t i, struct pml_item *out)
+{
+	size_t stride;
+	memcpy(&stride, w->items, sizeof(stride));
+	if (stride < sizeof(size_t) || stride > 4096)
+		return false;
+	return sdk_opts(out, sizeof(*out), (const char *)w->items + i * stride) &&
+	       !out->reserved;
+}
+
+int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
+	     uint32_t *deadline_ms, struct pml_error *err)
+{
+	struct make m = { .p = p, .w = w, .err = err };
+	struct pml_item in;
+	if (!w->items || w->n < 1 || w->n > PML_ITEMS_MAX)
+		return refuse(&m, "a call has 1 to 4096 items");
+	struct sop *s = calloc(1, sizeof(*s));
+	if (!s)
+		return no_memory(&m);
+	m.s = s;
+	s->mem = ARENA_INIT(SOP_BYTES);
+	if (stc_call_new(w->kind, (uint32_t)w->n, &s->call) != ERR_NONE)
+		no_memory(&m);
+	else
+		*deadline_ms = take_opts(&m);
+	for (size_t i = 0; m.e == PML_ERR_NONE && i < w->n; i++) {
+		if (item_at(w, i, &in))
+			take_item(&m, &in, &s->call->items[i]);
+		else
+			refuse(&m, "pml_item: size is not set; use PML_ITEM_INIT");
+	}
+	if (m.e == PML_ERR_NONE)
+		*out = s;
+	else
+		sop_free(s);
+	return m.e;
+}
