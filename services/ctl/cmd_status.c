@@ -4,7 +4,7 @@
  * (libpomelo), the supervisor (states, restarts), the run folder (who is there at all).
  */
 #include "ctl.h"
-#include "pml.h"
+#include "pml_store.h"
 #include "print.h"
 #include "up.h"
 
@@ -21,7 +21,7 @@ struct status {
 	struct where dir;
 	bool supervised;
 	struct pml *p;
-	struct pml_op *op;
+	struct pml_op *op, *holders; /* holders NULL: the master could not be asked */
 	struct row rows[SERVICE_COUNT];
 	uint64_t term;
 	uint32_t n_ready, n_running;
@@ -70,6 +70,15 @@ static void ask_supervisor(struct status *s, uint64_t deadline_ns)
 		s->rows[i].sup = v.services[i];
 }
 
+/* A master that does not tell shows as not ready by itself: no holders then. */
+static void ask_holders(struct status *s, uint32_t deadline_ms)
+{
+	struct pml_call_opts o = PML_CALL_OPTS_INIT;
+	o.deadline_ms = MIN_OF(deadline_ms, 2000u);
+	if (pml_holders(s->p, &o, &s->holders, NULL) != PML_ERR_NONE)
+		s->holders = NULL;
+}
+
 /* Each service by itself; one that does not answer does not hold the others up past the deadline. */
 static enum err ask_services(struct status *s)
 {
@@ -90,6 +99,8 @@ static enum err ask_services(struct status *s)
 			s->n_ready += l->ready;
 		s->term = MAX_OF(s->term, l->size ? l->term : 0);
 	}
+	if (s->rows[0].live.size)
+		ask_holders(s, o.deadline_ms);
 	return ERR_NONE;
 }
 
@@ -107,6 +118,7 @@ static enum err gather(struct status *s)
 static void drop(struct status *s)
 {
 	pml_op_free(s->op);
+	pml_op_free(s->holders);
 	pml_close(s->p);
 }
 
@@ -153,6 +165,58 @@ static void put_table(const struct status *s)
 	print_table_fini(&t);
 }
 
+static void put_holders(const struct status *s)
+{
+	static const char *const heads[] = { "holder", "state",	 "kind",	  ">objects",
+					     ">used",  ">total", ">in quarantine" };
+	struct print_table t;
+	print_table_init(&t, heads, ARRAY_LEN(heads));
+	for (size_t i = 0; i < pml_op_n_holders(s->holders); i++) {
+		struct pml_holder h = PML_HOLDER_INIT;
+		char objects[24], used[32], total[32], quarantine[32];
+		pml_op_holder(s->holders, i, &h);
+		snprintf(objects, sizeof(objects), "%" PRIu64, h.objects);
+		const char *cells[] = {
+			h.id,
+			h.state,
+			h.kind,
+			objects,
+			print_bytes(used, sizeof(used), h.bytes_used),
+			print_bytes(total, sizeof(total), h.bytes_total),
+			print_bytes(quarantine, sizeof(quarantine), h.quarantine_bytes),
+		};
+		print_table_row(&t, cells);
+	}
+	fputc('\n', s->c->out);
+	print_table_put(&t, s->c->out);
+	print_table_fini(&t);
+	fprintf(s->c->out, "%" PRIu64 " objects%s\n", pml_op_objects(s->holders),
+		pml_op_recovering(s->holders)
+			? "; recovering: the master still merges what holders have"
+			: "");
+}
+
+static void holders_json(const struct status *s, struct json *j)
+{
+	json_key(j, "holders");
+	json_arr(j);
+	for (size_t i = 0; s->holders && i < pml_op_n_holders(s->holders); i++) {
+		struct pml_holder h = PML_HOLDER_INIT;
+		pml_op_holder(s->holders, i, &h);
+		json_obj(j);
+		json_kv_str(j, "id", h.id);
+		json_kv_str(j, "kind", h.kind);
+		json_kv_str(j, "state", h.state);
+		json_kv_u64(j, "objects", h.objects);
+		json_kv_u64(j, "bytes_used", h.bytes_used);
+		json_kv_u64(j, "bytes_total", h.bytes_total);
+		json_kv_u64(j, "quarantine_bytes", h.quarantine_bytes);
+		json_end(j);
+	}
+	json_end(j);
+	json_kv_u64(j, "objects", s->holders ? pml_op_objects(s->holders) : 0);
+}
+
 static void service_json(struct json *j, const struct row *r)
 {
 	const struct pml_service_status *l = &r->live;
@@ -179,25 +243,23 @@ static void service_json(struct json *j, const struct row *r)
 	json_end(j);
 }
 
-/* The shape of answers.md. Holders and objects are the master's to tell; it has none yet. */
+/* The shape of answers.md. */
 static void put_json(const struct status *s)
 {
-	struct buf b = BUF_INIT(256 << 10);
+	struct buf b = BUF_INIT(4 << 20);
 	struct json j = JSON_OUT(&b);
 	json_obj(&j);
 	json_kv_str(&j, "version", POMELO_VERSION);
 	json_kv_str(&j, "data", s->dir.path);
 	json_kv_u64(&j, "term", s->term);
-	json_kv_bool(&j, "recovering", false);
+	/* a master that cannot be asked may be recovering for all we know */
+	json_kv_bool(&j, "recovering", !s->holders || pml_op_recovering(s->holders));
 	json_key(&j, "services");
 	json_arr(&j);
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		service_json(&j, &s->rows[i]);
 	json_end(&j);
-	json_key(&j, "holders");
-	json_arr(&j);
-	json_end(&j);
-	json_kv_u64(&j, "objects", 0);
+	holders_json(s, &j);
 	json_end(&j);
 	print_json(s->c, &b);
 }
@@ -217,6 +279,8 @@ int cmd_status(struct cli *c)
 		put_table(&s);
 	else
 		put_json(&s);
+	if (!c->json && s.holders && pml_op_n_holders(s.holders) > 0)
+		put_holders(&s);
 	if (!c->json && s.n_running > 0 && !s.supervised)
 		fprintf(c->out,
 			"no supervisor: what dies stays dead; `pomelo up` adopts them\n");

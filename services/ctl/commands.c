@@ -42,6 +42,33 @@ static const struct cli_flag weights_plan_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag put_flags[] = {
+	{ "--replace", NULL, "over an object that is there; it stays readable until then", NULL },
+	{ "--replicas", "N", "copies wanted, 1 to 16 (1)", NULL },
+	{ "--durable", NULL, "done only with a copy on disk", NULL },
+	{ "--hard-pin", NULL, "its last copy is never evicted", NULL },
+	{ "--group", "NAME", "object group: its members are evicted together", NULL },
+	{ "--format", "TAG", "a get that names another tag misses it", NULL },
+	{ 0 },
+};
+
+static const struct cli_flag get_flags[] = {
+	{ "--verify", NULL, "compare what arrived with its checksum", NULL },
+	{ 0 },
+};
+
+static const struct cli_flag ls_flags[] = {
+	{ "--tier", "TIER", "memory or disk: only with a copy there", NULL },
+	{ 0 },
+};
+
+static const struct cli_flag rm_flags[] = {
+	{ "--force", NULL, "hard-pinned ones too", NULL },
+	{ "--prefix", NULL, "each KEY stands for all that begin so", "--all" },
+	{ "--all", NULL, "every object of the tenant", "--prefix" },
+	{ 0 },
+};
+
 const struct cmd cli_cmds[] = {
 	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
 	  .summary = "start the five services on this box",
@@ -68,10 +95,64 @@ const struct cmd cli_cmds[] = {
 	{ .name = "status", .args = "", .fn = cmd_status,
 	  .summary = "what runs, since when, and is it ready",
 	  .help =
-		"One line a service. Exit code 0 when all are ready, 5 when not or when nothing runs.\n",
+		"One line a service, one a holder of objects. Exit code 0 when all are ready, 5 when not or when\n"
+		"nothing runs.\n",
 	  .examples =
 		"pomelo status\n"
 		"pomelo status --json\n" },
+	{ .name = "put", .args = "KEY FILE", .fn = cmd_put, .flags = put_flags, .args_min = 2, .args_max = 2,
+	  .summary = "store a file's bytes under a key",
+	  .help =
+		"FILE may be - for standard input. A key has 1 to 1024 bytes; hex:6b31 writes any bytes. A key\n"
+		"that has an object is refused unless --replace is given. While another writer puts the key it\n"
+		"waits, until --deadline.\n",
+	  .examples =
+		"pomelo put prompts/7 cache.bin\n"
+		"tar c dir | pomelo put backup -\n"
+		"pomelo put prompts/7 cache.bin --replace --hard-pin\n" },
+	{ .name = "get", .args = "KEY FILE", .fn = cmd_get, .flags = get_flags, .args_min = 2, .args_max = 2,
+	  .summary = "write an object's bytes to a file",
+	  .help =
+		"FILE may be - for standard output. A file appears under its name when it is whole. Exit code\n"
+		"3 when there is no such object.\n",
+	  .examples =
+		"pomelo get prompts/7 copy.bin\n"
+		"pomelo get backup - | tar t\n" },
+	{ .name = "ls", .args = "[PREFIX]", .fn = cmd_ls, .flags = ls_flags, .args_max = 1,
+	  .summary = "the keys there are",
+	  .help =
+		"Size, version, where copies are (m memory, d disk), key; in no order that means anything. Keys\n"
+		"that are not printable are shown as hex:... and may be given so.\n",
+	  .examples =
+		"pomelo ls\n"
+		"pomelo ls prompts/ --tier memory\n" },
+	{ .name = "stat", .args = "KEY...", .fn = cmd_stat, .args_min = 1, .args_max = 4096,
+	  .summary = "what is known of objects",
+	  .help =
+		"Looking is no use: it neither keeps an object from eviction nor takes a lease. Exit code 3\n"
+		"when the one KEY has no object, 4 when some of several have none.\n",
+	  .examples =
+		"pomelo stat prompts/7\n"
+		"pomelo stat prompts/7 prompts/8 --json\n" },
+	{ .name = "rm", .args = "[KEY...]", .fn = cmd_rm, .flags = rm_flags, .args_max = 4096,
+	  .summary = "remove objects",
+	  .help =
+		"What is removed is gone for everybody when this returns, on holders that are away too. A key\n"
+		"without an object is no error.\n",
+	  .examples =
+		"pomelo rm prompts/7\n"
+		"pomelo rm --prefix prompts/ weights/old/\n"
+		"pomelo rm --all --force\n" },
+	{ .name = "explain", .args = "KEY", .fn = cmd_explain, .args_min = 1, .args_max = 1,
+	  .summary = "all that the master knows of a key",
+	  .help = "Hash, shard, version, replicas, leases, pins, tombstones, one line each.\n",
+	  .examples = "pomelo explain prompts/7\n" },
+	{ .name = "forget", .args = "HOLDER", .fn = cmd_forget, .args_min = 1, .args_max = 1,
+	  .summary = "drop a holder that will not come back",
+	  .help =
+		"Takes it from the roster with all it holds: the master waits for it no longer and keeps no\n"
+		"tombstones for it. Should it come back, it comes back empty. `pomelo status` shows holders.\n",
+	  .examples = "pomelo forget agent-0123456789abcdef\n" },
 	{ .name = "config", .args = "[NAME]", .fn = cmd_config, .args_max = 1,
 	  .words = "master agent owner planner pg client up",
 	  .summary = "every setting: its value and where it comes from",

@@ -67,6 +67,13 @@ int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_
 int cmd_up(struct cli *c);
 int cmd_down(struct cli *c);
 int cmd_status(struct cli *c);
+int cmd_put(struct cli *c);
+int cmd_get(struct cli *c);
+int cmd_ls(struct cli *c);
+int cmd_stat(struct cli *c);
+int cmd_rm(struct cli *c);
+int cmd_explain(struct cli *c);
+int cmd_forget(struct cli *c);
 int cmd_supervise(struct cli *c);
 int cmd_secret_new(struct cli *c);
 int cmd_secret_derive(struct cli *c);
