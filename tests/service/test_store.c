@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Objects over the real services: every command, sizes that mean something, writers that meet on one key,
+ * services that are killed under them, and, in builds with fault points, writers stopped half way.
+ */
+#include "box.h"
+
+#include "base/fault.h"
+#include "base/sum.h"
+#include "pml_store.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TestSuite(store, .timeout = 120);
+
+static void up(struct box *b)
+{
+	struct box_ran r;
+	box_init(b);
+	box_run(b, &r, "up --no-disk --pool 256MiB");
+	cr_assert_eq(r.code, 0, "%s", r.err);
+}
+
+static void ok(const struct box *b, const char *words)
+{
+	struct box_ran r;
+	box_run(b, &r, words);
+	cr_expect_eq(r.code, 0, "%s: %d %s", words, r.code, r.err);
+}
+
+/* The command, with a file of the box put in at its end. */
+static struct box_ran with_file(const struct box *b, const char *words, const char *name)
+{
+	struct box_ran r;
+	char all[600];
+	snprintf(all, sizeof(all), "%s %s", words, box_at(b, name));
+	box_run(b, &r, all);
+	return r;
+}
+
+static void make_file(const struct box *b, const char *name, size_t n, unsigned seed)
+{
+	FILE *f = fopen(box_at(b, name), "w");
+	uint64_t x = seed * 0x9e3779b97f4a7c15ull + 1;
+	for (size_t at = 0; at < n; at += sizeof(x)) {
+		x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+		fwrite(&x, 1, MIN_OF(sizeof(x), n - at), f);
+	}
+	cr_assert_eq(fclose(f), 0);
+}
+
+static bool same_files(const struct box *b, const char *x, const char *y)
+{
+	FILE *f = fopen(box_at(b, x), "r"), *g = fopen(box_at(b, y), "r");
+	bool same = f && g;
+	static char p[65536], q[65536];
+	while (same) {
+		size_t n = fread(p, 1, sizeof(p), f), m = fread(q, 1, sizeof(q), g);
+		same = n == m && memcmp(p, q, n) == 0;
+		if (n < sizeof(p))
+			break;
+	}
+	if (f)
+		fclose(f);
+	if (g)
+		fclose(g);
+	return same;
+}
+
+/* ---- commands ---- */
+
+Test(store, sizes_there_and_back)
+{
+	static const size_t sizes[] = { 0, 1, 4096, (1 << 20) + 1, 64 << 20 };
+	struct box b;
+	struct box_ran r;
+	char words[64];
+	up(&b);
+	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+		make_file(&b, "in", sizes[i], (unsigned)i + 1);
+		snprintf(words, sizeof(words), "put size/%zu", sizes[i]);
+		r = with_file(&b, words, "in");
+		cr_expect_eq(r.code, 0, "%zu: %s", sizes[i], r.err);
+		unlink(box_at(&b, "out"));
+		snprintf(words, sizeof(words), "get size/%zu", sizes[i]);
+		r = with_file(&b, words, "out");
+		cr_expect_eq(r.code, 0, "%zu: %s", sizes[i], r.err);
+		cr_expect(same_files(&b, "in", "out"), "%zu", sizes[i]);
+		snprintf(words, sizeof(words), "get --verify size/%zu", sizes[i]);
+		r = with_file(&b, words, "out");
+		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%zu: %s", sizes[i],
+			  r.err);
+	}
+	box_fini(&b);
+}
+
+Test(store, every_command)
+{
+	struct box b;
+	struct box_ran r;
+	up(&b);
+	box_write(box_at(&b, "one"), "the value of one");
+	cr_expect_eq(with_file(&b, "put k/1", "one").code, 0);
+	r = with_file(&b, "put k/1", "one");
+	cr_expect_eq(r.code, EXIT_TYPED_);
+	cr_expect(strstr(r.err, "upsert") || strstr(r.err, "exists"), "%s", r.err);
+	box_write(box_at(&b, "two"), "another value");
+	cr_expect_eq(with_file(&b, "put --replace k/1", "two").code, 0);
+	cr_expect_eq(with_file(&b, "put --hard-pin hex:00ff", "two").code, 0);
+	box_run(&b, &r, "get k/1 -");
+	cr_expect(r.code == 0 && strcmp(r.out, "another value") == 0, "%s", r.err);
+	box_run(&b, &r, "get nothing -");
+	cr_expect_eq(r.code, EXIT_NOT_FOUND_, "%s", r.err);
+	cr_expect_str_eq(r.out, "");
+	r = with_file(&b, "get nothing", "none");
+	cr_expect(r.code == EXIT_NOT_FOUND_ && access(box_at(&b, "none"), F_OK) != 0);
+	box_run(&b, &r, "ls");
+	cr_expect(strstr(r.out, "k/1") && strstr(r.out, "hex:00ff") && strstr(r.out, "13 B"),
+		  "%s", r.out);
+	box_run(&b, &r, "ls k/ --json");
+	json_t *o = box_json(&r);
+	cr_expect_eq(json_integer_value(json_object_get(o, "n")), 1);
+	cr_expect_eq(json_integer_value(json_object_get(o, "bytes")), 13);
+	json_decref(o);
+	box_run(&b, &r, "stat k/1 hex:00ff");
+	cr_expect(r.code == 0 && strstr(r.out, "pinned"), "%s", r.out);
+	box_run(&b, &r, "stat k/1 nothing --json");
+	cr_expect_eq(r.code, EXIT_SOME_, "%s", r.err);
+	box_run(&b, &r, "stat nothing");
+	cr_expect_eq(r.code, EXIT_NOT_FOUND_, "%s", r.err);
+	box_run(&b, &r, "explain k/1");
+	cr_expect(r.code == 0 && strstr(r.out, "version"), "%s%s", r.out, r.err);
+	box_run(&b, &r, "status --json");
+	o = box_json(&r);
+	cr_expect_eq(json_integer_value(json_object_get(o, "objects")), 2, "%s", r.out);
+	cr_expect(json_is_false(json_object_get(o, "recovering")));
+	cr_expect_eq(json_array_size(json_object_get(o, "holders")), 1);
+	json_decref(o);
+	box_run(&b, &r, "rm hex:00ff");
+	cr_expect_eq(r.code, EXIT_TYPED_, "hard-pinned: %s", r.err);
+	ok(&b, "rm hex:00ff --force");
+	ok(&b, "rm k/1 nothing");
+	box_run(&b, &r, "stat k/1");
+	cr_expect_eq(r.code, EXIT_NOT_FOUND_);
+	for (int i = 0; i < 4; i++) {
+		char words[32];
+		snprintf(words, sizeof(words), "put %c/%d", i < 2 ? 'a' : 'b', i);
+		cr_expect_eq(with_file(&b, words, "one").code, 0);
+	}
+	box_run(&b, &r, "rm --prefix a/");
+	cr_expect(r.code == 0 && strstr(r.out, "2 removed"), "%s%s", r.out, r.err);
+	box_run(&b, &r, "rm --all --json");
+	o = box_json(&r);
+	cr_expect_eq(json_integer_value(json_object_get(o, "removed")), 2, "%s", r.out);
+	json_decref(o);
+	box_run(&b, &r, "forget nobody");
+	cr_expect_eq(r.code, EXIT_NOT_FOUND_, "%s", r.err);
+	box_fini(&b);
+}
+
+/* The program in the library's examples. */
+Test(store, example_put_get)
+{
+	const char *exe = getenv("POMELO_TEST_PUT_GET");
+	struct box b;
+	int st = 0;
+	cr_assert_not_null(exe, "run by `meson test`");
+	up(&b);
+	pid_t pid = fork();
+	if (pid == 0) {
+		setenv("POMELO_DATA", b.data, 1);
+		execl(exe, exe, NULL);
+		_exit(127);
+	}
+	cr_expect(waitpid(pid, &st, 0) == pid && WIFEXITED(st) && WEXITSTATUS(st) == 0);
+	box_fini(&b);
+}
+
+/* ---- kills ---- */
+
+static void kill_one(const struct box *b, const char *service)
+{
+	pid_t pid = box_pid(b, service);
+	cr_assert_gt(pid, 1);
+	kill(pid, SIGKILL);
+}
+
+/* Commands that meet a restart wait for its end; nothing acknowledged is lost, nothing removed is back. */
+static void survive(const char *service)
+{
+	struct box b;
+	up(&b);
+	make_file(&b, "in", 3 << 20, 7);
+	cr_expect_eq(with_file(&b, "put kept", "in").code, 0);
+	cr_expect_eq(with_file(&b, "put gone", "in").code, 0);
+	ok(&b, "rm gone");
+	for (int i = 0; i < 3; i++) {
+		struct box_ran r;
+		kill_one(&b, service);
+		unlink(box_at(&b, "out"));
+		r = with_file(&b, "get kept", "out");
+		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s", r.err);
+		box_run(&b, &r, "stat gone");
+		cr_expect_eq(r.code, EXIT_NOT_FOUND_, "%s", r.err);
+		kill_one(&b, service);
+		r = with_file(&b, "put --replace again", "in");
+		cr_expect_eq(r.code, 0, "%s", r.err);
+	}
+	box_fini(&b);
+}
+
+Test(store, master_killed)
+{
+	survive("master");
+}
+
+Test(store, agent_killed)
+{
+	survive("agent");
+}
+
+/* ---- many writers ---- */
+
+enum { WRITERS = 64, VALUE_MAX = 4 << 20 };
+
+struct writer {
+	const struct box *b;
+	unsigned i;
+	size_t n;
+	int code;
+	pthread_barrier_t *start;
+};
+
+static void fill(uint8_t *p, size_t n, unsigned i)
+{
+	for (size_t k = 0; k < n; k++)
+		p[k] = (uint8_t)(i * 37 + k * 11 + (k >> 9));
+}
+
+static struct pml *open_here(const struct box *b)
+{
+	struct pml_open_opts o = PML_OPEN_OPTS_INIT;
+	struct pml_error err = PML_ERROR_INIT;
+	struct pml *p = NULL;
+	o.data = b->data;
+	if (pml_open(&o, &p, &err) != 0)
+		fprintf(stderr, "%s\n", err.text);
+	return p;
+}
+
+static void *write_once(void *arg)
+{
+	struct writer *w = arg;
+	struct pml_error err = PML_ERROR_INIT;
+	uint8_t *v = malloc(w->n + 1);
+	struct pml *p = open_here(w->b);
+	fill(v, w->n, w->i);
+	pthread_barrier_wait(w->start);
+	do {
+		w->code = pml_put(p, "contended", 9, v, w->n, NULL, &err);
+	} while (w->code == PML_ERR_BUSY_WRITING && usleep(2000) == 0);
+	pml_close(p);
+	free(v);
+	return NULL;
+}
+
+/* Exactly one wins; the others hear BUSY_WRITING, then ALREADY_EXISTS; all see the winner's bytes. */
+Test(store, case_015_64_writers_on_one_key)
+{
+	static const size_t sizes[] = { 0, 1, 4096, (1 << 20) + 1, VALUE_MAX };
+	struct box b;
+	up(&b);
+	for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
+		struct writer w[WRITERS];
+		pthread_t t[WRITERS];
+		pthread_barrier_t start;
+		unsigned won = 0, winner = 0;
+		pthread_barrier_init(&start, NULL, WRITERS);
+		for (unsigned i = 0; i < WRITERS; i++) {
+			w[i] = (struct writer){ &b, i, sizes[s], -1, &start };
+			pthread_create(&t[i], NULL, write_once, &w[i]);
+		}
+		for (unsigned i = 0; i < WRITERS; i++) {
+			pthread_join(t[i], NULL);
+			cr_expect(w[i].code == 0 || w[i].code == PML_ERR_ALREADY_EXISTS, "%s",
+				  pml_error_name(w[i].code));
+			if (w[i].code == 0)
+				won++, winner = i;
+		}
+		cr_expect_eq(won, 1, "%zu bytes: %u won", sizes[s], won);
+		pthread_barrier_destroy(&start);
+		uint8_t *got = malloc(VALUE_MAX), *want = malloc(VALUE_MAX);
+		size_t n = 0;
+		struct pml *p = open_here(&b);
+		fill(want, sizes[s], winner);
+		cr_expect_eq(pml_get(p, "contended", 9, got, VALUE_MAX, &n, NULL, NULL), 0);
+		cr_expect(n == sizes[s] && memcmp(got, want, n) == 0);
+		cr_expect_eq(pml_remove(p, "contended", 9, NULL, NULL), 0);
+		pml_close(p);
+		free(got);
+		free(want);
+	}
+	box_fini(&b);
+}
+
+/* ---- stopped at every row of the put table ---- */
+
+static const char *const rows[] = { "put_granted", "put_hazard",  "put_looked",	    "put_half",
+				    "put_copied",  "put_cleared", "put_commit_sent" };
+
+static void wait_stopped(const struct box_job *j, const char *row)
+{
+	int st = 0;
+	cr_assert(waitpid(j->pid, &st, WUNTRACED) == j->pid && WIFSTOPPED(st), "%s: %#x", row,
+		  (unsigned)st);
+}
+
+/*
+ * A writer is stopped there; the master dies and comes back, the space is wanted by others; the writer goes
+ * on. No byte of another object changes, and the writer's own put is whole or an error.
+ */
+Test(store, writer_stopped_at_every_row, .timeout = 300)
+{
+	struct box b;
+	if (!fault_built())
+		cr_skip("needs a build with fault points");
+	up(&b);
+	make_file(&b, "in", 8 << 20, 1);
+	make_file(&b, "other", 8 << 20, 2);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct box_job j;
+		struct box_ran r;
+		char words[512];
+		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:stop put stopped/%zu %s",
+			 rows[i], i, box_at(&b, "in"));
+		box_start(&b, &j, words);
+		wait_stopped(&j, rows[i]);
+		kill_one(&b, "master");
+		for (int k = 0; k < 8; k++) {
+			snprintf(words, sizeof(words), "put --replace other/%d", k);
+			r = with_file(&b, words, "other");
+			cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
+		}
+		kill(j.pid, SIGCONT);
+		box_wait(&j, &r);
+		cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
+		snprintf(words, sizeof(words), "get --verify stopped/%zu", i);
+		r = with_file(&b, words, "out");
+		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s: %s", rows[i], r.err);
+		for (int k = 0; k < 8; k++) {
+			snprintf(words, sizeof(words), "get --verify other/%d", k);
+			r = with_file(&b, words, "out");
+			cr_expect(r.code == 0 && same_files(&b, "other", "out"), "%s: %s",
+				  rows[i], r.err);
+		}
+		snprintf(words, sizeof(words), "rm stopped/%zu", i);
+		ok(&b, words);
+	}
+	box_fini(&b);
+}
+
+/* Killed there instead: the key is free again, at once or when its attempt is discarded. */
+Test(store, writer_killed_at_every_row, .timeout = 300)
+{
+	struct box b;
+	struct box_ran r;
+	if (!fault_built())
+		cr_skip("needs a build with fault points");
+	box_init(&b);
+	box_run(&b, &r, "up --no-disk --pool 256MiB --set master.put_start_discard_ms=1000");
+	cr_assert_eq(r.code, 0, "%s", r.err);
+	make_file(&b, "in", 8 << 20, 1);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct box_job j;
+		char words[512];
+		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:kill put killed %s",
+			 rows[i], box_at(&b, "in"));
+		box_start(&b, &j, words);
+		box_wait(&j, &r);
+		cr_expect_eq(r.code, -SIGKILL, "%s", rows[i]);
+		r = with_file(&b, "put --replace killed", "in");
+		cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
+		r = with_file(&b, "get --verify killed", "out");
+		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s: %s", rows[i], r.err);
+		ok(&b, "rm killed");
+	}
+	box_fini(&b);
+}
+
+/* A reader stopped past its lease, its object removed, its space rewritten: never foreign bytes. */
+Test(store, reader_stopped, .timeout = 300)
+{
+	static const char *const places[] = { "get_queried", "get_half", "get_copied" };
+	struct box b;
+	struct box_ran r;
+	if (!fault_built())
+		cr_skip("needs a build with fault points");
+	box_init(&b);
+	box_run(&b, &r, "up --no-disk --pool 64MiB --set master.lease_ms=500");
+	cr_assert_eq(r.code, 0, "%s", r.err);
+	make_file(&b, "in", 8 << 20, 1);
+	make_file(&b, "other", 8 << 20, 2);
+	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+		struct box_job j;
+		char words[512];
+		cr_expect_eq(with_file(&b, "put --replace read", "in").code, 0);
+		snprintf(words, sizeof(words),
+			 "POMELO_TEST_FAULTS=%s:stop --deadline 3s get read %s", places[i],
+			 box_at(&b, "out"));
+		unlink(box_at(&b, "out"));
+		box_start(&b, &j, words);
+		wait_stopped(&j, places[i]);
+		ok(&b, "rm read");
+		usleep(700000);
+		for (int k = 0; k < 7; k++) {
+			snprintf(words, sizeof(words), "put --replace other/%d", k);
+			r = with_file(&b, words, "other");
+			cr_expect_eq(r.code, 0, "%s: %s", places[i], r.err);
+		}
+		kill(j.pid, SIGCONT);
+		box_wait(&j, &r);
+		cr_expect(r.code != 0 || same_files(&b, "in", "out"), "%s: foreign bytes",
+			  places[i]);
+		cr_expect(r.code == EXIT_NOT_FOUND_ || r.code == 0, "%s: %d %s", places[i],
+			  r.code, r.err);
+		ok(&b, "rm --all");
+	}
+	box_fini(&b);
+}
