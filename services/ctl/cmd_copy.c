@@ -337,8 +337,9 @@ static int run_get(struct getting *g)
 		if (!again(g, p))
 			break;
 	}
-	if (e == ERR_NONE)
-		e = close_output(&g->out, (enum err)p);
+	if (e == ERR_NONE && close_output(&g->out, (enum err)p) != ERR_NONE &&
+	    p == PML_ERR_NONE)
+		return cli_exit_of(c->why.err);
 	if (c->why.err != ERR_NONE)
 		return cli_exit_of(c->why.err);
 	return p == PML_ERR_NONE ? EXIT_OK_ : store_fail(&g->s, &err);

@@ -5,6 +5,7 @@
  */
 #include "stc_priv.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Newer numbers than this and a closed number cannot be told from one below the master's window of
@@ -341,8 +342,8 @@ static void on_learned(struct rpc_call *c)
 	struct stc_msg *m = container_of(c, struct stc_msg, call);
 	struct stc *s = m->s;
 	enum err e = c->err;
-	char text[sizeof(c->why.text)];
-	strcpy(text, c->why.err ? c->why.text : err_text(e));
+	char text[sizeof(c->why.text)]; /* c goes with m */
+	snprintf(text, sizeof(text), "%s", c->why.err ? c->why.text : err_text(e));
 	list_del(&m->node);
 	s->n_msgs--;
 	s->learn_sent = false;

@@ -142,8 +142,8 @@ static int start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, voi
 	struct pml_op *op = NULL;
 	struct sop *s = NULL;
 	int e = sdk_usable(p, err);
-	if (e == PML_ERR_NONE && !out)
-		e = sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start", "out is NULL");
+	if (!out)
+		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start", "out is NULL");
 	if (e == PML_ERR_NONE)
 		e = sop_make(p, w, &s, &o.deadline_ms, err);
 	if (e != PML_ERR_NONE)
@@ -302,6 +302,7 @@ static int get_one(struct pml *p, const struct pml_item *it, size_t *n_out,
 	int e = pml_get_start(p, it, 1, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	assert(op);
 	e = op_wait_for(op, err);
 	const struct stc_item *x = &op->store->call->items[0];
 	if (n_out && (e == PML_ERR_NONE || e == PML_ERR_TOO_LARGE))
@@ -352,6 +353,7 @@ int pml_remove_prefix(struct pml *p, const void *prefix, size_t prefix_bytes,
 	e = finish(e, op, &done, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	assert(done);
 	if (removed)
 		*removed = done->store->call->items[0].bytes;
 	op_destroy(done);

@@ -122,8 +122,8 @@ const char *pml_placement_digest(const struct pml_placement *p)
 }
 
 /* Writes with one of the two; the writer's room is too large for a stack. */
-static int write_out(const struct place *place, const struct plan *plan, pml_sink put, void *arg,
-		     struct pml_error *err)
+static int write_out(const struct place *place, const struct plan *plan, pml_sink put,
+		     void *arg, struct pml_error *err)
 {
 	static const char step[] = "write";
 	if (!put)
