@@ -155,10 +155,19 @@ void flow_copy_stop(struct op *op)
 	__atomic_store_n(&f->copy->stop, true, __ATOMIC_RELAXED);
 }
 
+/* What the loop itself would copy, or hash: ranges that are verified cost their blocks. */
+static uint64_t cost(const struct stc_flow *f)
+{
+	const struct stc_call *c = f->w->c;
+	if (c->kind == STC_PUT || (c->get.verify && f->it->n_ranges))
+		return f->it->size;
+	return f->it->bytes;
+}
+
 bool flow_turn(struct stc_flow *f)
 {
 	struct stc *s = f->w->s;
-	if (f->it->size <= s->o.inline_bytes)
+	if (cost(f) <= s->o.inline_bytes)
 		return true;
 	if (s->n_active < s->active_max && list_empty(&s->ready)) {
 		s->n_active++;

@@ -98,7 +98,8 @@ static int get_pick(struct op *op)
 	if (f->err == ERR_NONE)
 		flow_note(f, ERR_TEMPORARILY_AWAY, 0, "master", "QUERY",
 			  "no holder of it can be asked now");
-	if (++f->reads < STC_READS_MAX && flow_again(f))
+	f->reads += f->err == ERR_LEASE_LOST;
+	if (f->reads < STC_READS_MAX && flow_again(f))
 		return GET_PAUSE;
 	if (op->err == ERR_NONE)
 		flow_fail(f);

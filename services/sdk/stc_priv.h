@@ -39,7 +39,7 @@ enum {
 	STC_PROGRESS_MS = 5000, /* put_start_discard_ms / 6 */
 	STC_BACKOFF_MS = 10,
 	STC_BACKOFF_MAX_MS = 500,
-	STC_READS_MAX = 4, /* queries of one get: then LEASE_LOST */
+	STC_READS_MAX = 4, /* losses of one get: then LEASE_LOST */
 	STC_REVOKES_MAX = 65536,
 };
 
@@ -151,7 +151,7 @@ struct stc_flow {
 	char *peer, *text;
 	const char *step;
 	uint32_t tries;	  /* pauses in a row */
-	uint32_t reads;	  /* queries of a get */
+	uint32_t reads;	  /* losses of a get */
 	int back;	  /* where PAUSE goes */
 	uint64_t pause;	  /* ms, set by flow_again */
 	bool redone;	  /* an attempt of it was given up */

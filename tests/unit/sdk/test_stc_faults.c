@@ -602,6 +602,27 @@ Test(stc_faults, pool_out_of_reach)
 	NO_LEAKS();
 }
 
+static void reachable(void *arg)
+{
+	((struct world *)arg)->map_err = ERR_NONE;
+}
+
+/* An agent that is away for as long as a restart takes: a get waits for it. */
+Test(stc_faults, get_waits_for_the_agent)
+{
+	struct world w;
+	char b[8];
+	w_open(&w, &(struct w_opts){ .seed = 47 });
+	cr_assert_eq(w_put(&w, "e", BYTES_STR(""), false, 500), ERR_NONE);
+	w.map_err = ERR_UNREACHABLE;
+	sim_at(w.sim, sim_now_ns(w.sim) + 3000000000ull, reachable, &w);
+	cr_expect_eq(w_put(&w, "a", BYTES_STR("value"), false, 10000), ERR_NONE);
+	w.map_err = ERR_UNREACHABLE;
+	cr_expect_eq(w_get(&w, "a", b, 8, NULL, false, 500), ERR_NONE, "mapped already");
+	w_close(&w);
+	NO_LEAKS();
+}
+
 /* ---- ends ---- */
 
 /* A cancel at every moment of a put's life: it ends at once, and a grant is given back. */
