@@ -113,6 +113,9 @@ void xfa_link_tell(struct xfa *x);
 void xfa_link_doubt(struct xfa *x);
 /* An adoption took place. */
 void xfa_link_adopted(struct xfa *x, uint64_t term);
+/* The epoch has changed: a REGISTER that is under way tells the old one, and a master that reads it now
+ * would adopt once more. */
+void xfa_link_overtaken(struct xfa *x);
 void xfa_link_reasons(const struct xfa *x, struct svc_reasons *r);
 
 /* ---- ask.c ---- */

@@ -111,6 +111,8 @@ static void adopted(struct xfa *x, struct rpc_req *r, const struct hold_under *u
 				   .segments = { segments, xfa_memory_segments(x, segments) } };
 	struct buf b = BUF_INIT(64 << 10);
 	count(x, CMD_ADOPT, 1);
+	if (u->shard == 0 && xfa_def.pool_epoch(&x->svc) != u->pool_epoch)
+		xfa_link_overtaken(x);
 	if (u->shard == 0)
 		atomic_store_explicit(&x->epoch, u->pool_epoch, memory_order_relaxed);
 	xfa_report_adopted(x, u);

@@ -52,6 +52,14 @@ void xfa_link_adopted(struct xfa *x, uint64_t term)
 	x->link.term = term;
 }
 
+void xfa_link_overtaken(struct xfa *x)
+{
+	if (!x->link.busy)
+		return;
+	x->link.again = true;
+	rpc_cancel(&x->link.call);
+}
+
 /* ---- REGISTER ---- */
 
 static void encode(struct xfa *x)
@@ -126,13 +134,14 @@ static void on_answer(struct rpc_call *c)
 	}
 	if (x->link.stopped)
 		return;
-	if (e)
-		failed(x, e, &why);
-	else
-		answered(x, &m);
-	if (l->again && e == ERR_NONE)
-		in_ns(x, 0);
+	bool again = l->again && (e == ERR_NONE || e == ERR_CANCELLED);
 	l->again = false;
+	if (e == ERR_NONE)
+		answered(x, &m);
+	else if (!again)
+		failed(x, e, &why);
+	if (again)
+		in_ns(x, 0);
 }
 
 static void on_timer(struct timer *t)

@@ -51,7 +51,8 @@ static void on_register(void *ctx, struct rpc_req *r)
 	struct dec d = DEC_INIT(r->body, &a, &why);
 	SIM_CHECK(dec_register_req(&d, &m) == ERR_NONE, "REGISTER: %s", why.text);
 	SIM_CHECK(r->peer->role == ROLE_HOLDER, "REGISTER by role %d", r->peer->role);
-	b->n_register++;
+	if (b->n_register++ == 0)
+		b->first_epoch = m.pool_epoch;
 	b->ready = b->total = 0;
 	for (size_t i = 0; i < m.segments.n; i++) {
 		b->ready += m.segments.p[i].bytes;

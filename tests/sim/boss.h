@@ -30,6 +30,7 @@ struct boss {
 	/* record */
 	uint32_t n_register, n_publish, n_confirm, n_report;
 	uint64_t ready, total, pool_epoch; /* of the last REGISTER */
+	uint64_t first_epoch;		   /* of the first since n_register was 0 */
 	size_t n_segments;
 	uint8_t instance[16], pool[16];
 	char holder[65], host[65], addr[257];

@@ -371,6 +371,22 @@ Test(agent, tells_a_new_master_at_once, .timeout = 20)
 	close_world(&w);
 }
 
+/* A master that starts again adopts from its roster before our connection is back. */
+Test(agent, a_register_that_an_adoption_overtakes_tells_the_new_epoch, .timeout = 20)
+{
+	struct world w;
+	open_world(&w);
+	cl_kill(w.c, "master");
+	cl_run_ms(w.c, 1500);
+	cr_assert(xfa(&w)->link.busy, "it tries");
+	w.boss->n_register = 0;
+	cr_assert_eq(adopt(&w, 2, 1), ERR_NONE);
+	cr_assert(cl_start(w.c, "master"));
+	cr_assert(cl_until(w.c, more_registers, &w, 5000));
+	cr_assert_eq(w.boss->first_epoch, w.under.pool_epoch);
+	close_world(&w);
+}
+
 static bool has_reason(struct world *w, const char *what)
 {
 	struct svc_reasons r;
