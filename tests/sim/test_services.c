@@ -552,11 +552,13 @@ Test(services, a_slow_disk_delays_no_beat)
 	run_start(&w, &a, "n1", &xfa_def);
 	sim_run_ms(w.sim, 2000);
 	cr_expect(has_reason(&m, "meta log: replaying"));
-	cr_expect_eq(state_of(&m, &a), BEAT_READY);
-	cr_expect(is_ready(&a));
+	cr_expect_eq(state_of(&m, &a), BEAT_STARTING, "heard of, not adopted yet");
+	cr_expect(has_reason(&a, "not adopted"));
 	sim_disk_slow(sim_node_disk(sim_node(w.sim, "m0")), 0, 0);
 	sim_run_ms(w.sim, 20000);
 	cr_expect(is_ready(&m));
+	cr_expect_eq(state_of(&m, &a), BEAT_READY);
+	cr_expect(is_ready(&a));
 	pair_end(&w, &m, &a);
 	NO_LEAKS();
 }
