@@ -39,6 +39,8 @@ static void answer(struct stc_flow *f, const struct stc_msg *m, enum err e, uint
 		   struct bytes text)
 {
 	f->msg = NULL;
+	if (!m->holder && !f->first_term && e != ERR_STALE_TERM)
+		f->first_term = m->call.term;
 	if (e == ERR_NONE)
 		f->err = ERR_NONE;
 	else
@@ -241,8 +243,6 @@ static void number(struct stc *s, struct stc_flow *f)
 {
 	if (!f->attempt || s->attempt - f->attempt >= ATTEMPT_SPREAD)
 		f->attempt = ++s->attempt; /* I2 */
-	if (!f->first_term)
-		f->first_term = s->term;
 }
 
 /* Moves the flows of one message from the queue into it. */

@@ -220,7 +220,8 @@ static enum err stat_status(const struct stc_reply *r, size_t i, uint32_t *retry
 
 /* ---- removes and releases ---- */
 
-/* T3: a remove that began under an older term never kills what was put since. */
+/* T3: a remove that was answered under an older term never kills what was put since. A term that it was
+ * only sent under may have been over before it began: what was put and read by then has to go. */
 static uint64_t ceiling(const struct stc_flow *f)
 {
 	const struct stc *s = f->w->s;
