@@ -5,6 +5,7 @@
  */
 #include "tests/sim/echo.h"
 #include "tests/sim/five.h"
+#include "tests/sim/store.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,12 +23,19 @@ static void run_five(uint64_t seed)
 	five_scenario(seed, FIVE_NONE, &sums);
 }
 
+static void run_store(uint64_t seed)
+{
+	struct store_sums sums = { 0 };
+	store_scenario(seed, STORE_RIGHT, &sums);
+}
+
 static const struct row {
 	const char *name;
 	void (*run)(uint64_t seed);
 } rows[] = {
 	{ "echo", run_echo },
 	{ "five", run_five },
+	{ "store", run_store },
 };
 
 static bool number(const char *text, uint64_t *out)
