@@ -329,7 +329,9 @@ static void make_done(struct wpl_run *r)
 	r->job.work = NULL;
 	take_error(r);
 	if (r->op.err) {
-		buf_fini(&r->text);
+		wpl_shelf_bury(&r->w->shelf,
+			       (struct wpl_remains){ .text = r->text.p, .bytes = r->text.n });
+		r->text = (struct buf){ 0 };
 		give(r, p->reserved);
 		return;
 	}

@@ -91,6 +91,39 @@ static void trim(struct wpl *w)
 	w->trim_due = !w->trimming;
 }
 
+/* A job that frees. */
+struct grave {
+	struct job job;
+	struct wpl_remains r;
+};
+
+static void work_bury(struct job *j)
+{
+	wpl_remains_free(&container_of(j, struct grave, job)->r);
+}
+
+static void on_buried(struct job *j)
+{
+	struct grave *g = container_of(j, struct grave, job);
+	if (j->err) /* cancelled before it began: the service ends */
+		wpl_remains_free(&g->r);
+	free(g);
+}
+
+static void bury(void *ctx, const struct wpl_remains *r)
+{
+	struct wpl *w = ctx;
+	struct wpl_remains here = *r;
+	struct grave *g = svc_stopping(&w->svc) ? NULL : malloc(sizeof(*g));
+	if (g) {
+		*g = (struct grave){ .job = { .work = work_bury, .done = on_buried }, .r = *r };
+		if (pool_submit(w->svc.pool, &g->job) == ERR_NONE)
+			return;
+		free(g);
+	}
+	wpl_remains_free(&here);
+}
+
 /* Plans that nobody asks about; a look costs one comparison when there are none. */
 static void on_idle(struct timer *t)
 {
@@ -116,6 +149,8 @@ static enum err on_open(struct svc *s, struct why *why)
 	list_init(&w->waiting);
 	wpl_shelf_init(&w->shelf, &w->mem, w->cache_bytes, w->cache_max, seed);
 	wpl_plans_init(&w->plans, &w->mem, &w->shelf, w->plans_max, seed);
+	w->shelf.bury = bury;
+	w->shelf.ctx = w;
 	w->plans.tenant_plans_max = w->tenant_plans_max;
 	w->plans.tenant_bytes_max = w->tenant_memory;
 	/* a piece and what is around it fit a message */
@@ -131,7 +166,7 @@ static void on_close(struct svc *s)
 	timer_stop(s->loop, &w->wake);
 	wpl_plans_fini(&w->plans);
 	wpl_shelf_fini(&w->shelf);
-	assert(w->mem.used == 0 && !w->trimming); /* the pool is idle by now */
+	assert(w->mem.used == 0);
 	svc_closed(s);
 }
 

@@ -88,7 +88,8 @@ static void text_free(struct wpl_plans *t, struct wpl_plan *p, struct wpl_input 
 {
 	if (!in->text)
 		return;
-	free(TAKE(in->text));
+	wpl_shelf_bury(t->shelf,
+		       (struct wpl_remains){ .text = TAKE(in->text), .bytes = in->bytes });
 	free(TAKE(in->have));
 	t->text_bytes -= in->bytes;
 	wpl_plan_discharge(t, p, in->bytes);
@@ -233,7 +234,7 @@ static void plan_free_(struct wpl_plans *t, struct wpl_plan *p)
 		text_free(t, p, &p->in[i]);
 		wpl_doc_unref(t->shelf, p->in[i].doc);
 	}
-	buf_fini(&p->text);
+	wpl_shelf_bury(t->shelf, (struct wpl_remains){ .text = p->text.p, .bytes = p->text.n });
 	wpl_plan_discharge(t, p, p->charged);
 	p->tenant->n_plans--;
 	tenant_leave(p->tenant);

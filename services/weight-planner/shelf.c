@@ -30,11 +30,20 @@ void wpl_shelf_init(struct wpl_shelf *s, struct budget *mem, uint64_t limit, siz
 	list_init(&s->lru);
 }
 
+#define LARGE_BYTES (1u << 20) /* freed in well under a millisecond */
+
+void wpl_shelf_bury(struct wpl_shelf *s, struct wpl_remains r)
+{
+	if (s->bury && r.bytes > LARGE_BYTES)
+		s->bury(s->ctx, &r);
+	else
+		wpl_remains_free(&r);
+}
+
 static void destroy(struct wpl_shelf *s, struct wpl_doc *d)
 {
 	budget_give(s->mem, d->bytes);
-	place_free(d->place);
-	stored_free(d->stored);
+	wpl_shelf_bury(s, (struct wpl_remains){ d->place, d->stored, NULL, d->bytes });
 	free(d);
 }
 

@@ -33,9 +33,27 @@ struct wpl_doc {
 	bool shelved;
 };
 
+/* What is left of a document or a text; taken by who frees it. */
+struct wpl_remains {
+	struct place *place;
+	struct stored *stored;
+	uint8_t *text;
+	size_t bytes; /* about */
+};
+static inline void wpl_remains_free(struct wpl_remains *r)
+{
+	place_free(r->place);
+	stored_free(r->stored);
+	free(r->text);
+}
+
 struct wpl_shelf {
 	struct budget *mem; /* borrowed */
-	uint64_t limit;	    /* bytes on the shelf */
+	/* Frees what is large elsewhere: giving a gigabyte back to the system takes longer than a loop may
+	 * stand (L4). NULL: it is freed at once. Set after init. */
+	void (*bury)(void *ctx, const struct wpl_remains *r);
+	void *ctx;
+	uint64_t limit; /* bytes on the shelf */
 	uint64_t bytes;
 	uint64_t hits, misses, evicted;
 	/* private */
@@ -57,6 +75,8 @@ struct wpl_doc *wpl_shelf_get(struct wpl_shelf *s, const char *tenant,
  */
 struct wpl_doc *wpl_shelf_put(struct wpl_shelf *s, struct wpl_doc *d);
 void wpl_doc_unref(struct wpl_shelf *s, struct wpl_doc *d);
+/* Frees it, here or elsewhere. */
+void wpl_shelf_bury(struct wpl_shelf *s, struct wpl_remains r);
 /* Lets unused documents go, the longest unused first, until the budget has n bytes left, or none is. */
 void wpl_shelf_make_room(struct wpl_shelf *s, uint64_t n);
 /* S1, S2 by a recount. */
