@@ -179,10 +179,10 @@ static void *run(void *arg)
 	struct place *s = NULL, *t = NULL;
 	struct plan *p = NULL;
 	bool whole = plan_whole(w, &s, &t, &p);
+	w->end_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
 	plan_free(p);
 	place_free(s);
 	place_free(t);
-	w->end_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
 	w->step = 5;
 	if (!whole && !w->err)
 		w->err = ERR_CANCELLED;
