@@ -394,7 +394,7 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 	snprintf(p->key, sizeof(p->key), "%s", key);
 	p->who = rig_who(r);
 	p->it = (struct msg_put_item){ .attempt = ++r->attempt,
-				       .key = BYTES_STR(p->key),
+				       .key = BYTES_STR(key),
 				       .size = size,
 				       .upsert = upsert };
 	for (int i = 0; i < FAKES; i++)

@@ -108,7 +108,7 @@ uint32_t rig_holder(const struct rig *r, int h);
 struct mind_under rig_under(const struct rig *r, int h); /* as the holder knows it */
 struct mind_who rig_who(struct rig *r);
 
-/* PUT_START at holder h (-1: any); the call may wait. */
+/* PUT_START at holder h (-1: any); the call may wait. key: borrowed. */
 void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size, int h,
 	       bool upsert);
 /* COMMIT at its holder: the slot, or an error as hold.h has it. */
