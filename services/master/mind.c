@@ -382,8 +382,11 @@ void mind_free(struct mind *m)
 		struct mind_call *c = list_entry(l, struct mind_call, node);
 		c->done(c);
 	}
-	for (struct list *l; (l = list_pop_front(&m->apps));)
-		free(list_entry(l, struct app, node));
+	for (struct list *l; (l = list_pop_front(&m->apps));) {
+		struct app *a = list_entry(l, struct app, node);
+		free(a->text);
+		free(a);
+	}
 	for (uint32_t i = 0; i < m->n_tenants; i++)
 		free(m->tenant[i]);
 	free(m->tenant);

@@ -16,7 +16,8 @@ static void on_command(void *ctx, const struct mind_cmd *c)
 	}
 	struct rig_cmd *q = &r->cmds[r->n_cmds++];
 	*q = (struct rig_cmd){ .c = *c };
-	memcpy(q->ext, c->extents, c->n_extents * sizeof(struct extent));
+	if (c->n_extents)
+		memcpy(q->ext, c->extents, c->n_extents * sizeof(struct extent));
 	r->n_seen[c->op]++;
 }
 
@@ -396,7 +397,8 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 	p->it = (struct msg_put_item){ .attempt = ++r->attempt,
 				       .key = BYTES_STR(key),
 				       .size = size,
-				       .upsert = upsert };
+				       .upsert = upsert,
+				       .opts = r->opts };
 	for (int i = 0; i < FAKES; i++)
 		prefs[i] = BYTES_STR(r->h[i].id);
 	if (h >= 0)

@@ -80,6 +80,7 @@ struct rig {
 	uint64_t attempt;    /* numbers given */
 	uint64_t n_seen[8];  /* commands by op */
 	uint8_t client[16];
+	struct msg_put_opts *opts; /* of the puts to come */
 };
 
 struct rig *rig_new(void);

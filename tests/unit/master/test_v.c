@@ -38,7 +38,8 @@ Test(v, v01_ranges_still_written_are_not_given_out, .timeout = 10)
 	cr_assert_eq(q.p.call.err, ERR_NONE);
 	cr_assert_eq(q.h, 1, "there is no room at h0");
 	const struct mind_under u = rig_under(r, 0), old = { 0, u.term, u.adoption + 1, 9 };
-	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &old, p.p.version), ERR_STALE_EPOCH);
+	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &old, p.p.version),
+		     ERR_STALE_EPOCH);
 	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &u, 12345), ERR_NONE);
 	cr_assert_eq(rig_counts(r).quarantine_bytes, 40960);
 	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &u, p.p.version), ERR_NONE);
@@ -112,7 +113,8 @@ static void on_end(struct mind_call *c)
 	(void)c;
 }
 
-static struct counted *remove_again(struct rig *r, struct counted *x, const struct msg_remove_item *it)
+static struct counted *remove_again(struct rig *r, struct counted *x,
+				    const struct msg_remove_item *it)
 {
 	const struct mind_who w = rig_who(r);
 	*x = (struct counted){ .c.done = on_counted };

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Space: leases, eviction (B2), waiting puts, FREE after a failover, quarantine, limits. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../../support/leak.h"
+#include "rig.h"
+
+static struct rig *one_holder(uint64_t bytes)
+{
+	struct rig *r = rig_bare(NULL);
+	r->h[0].bytes = bytes;
+	rig_register(r, 0);
+	rig_run(r);
+	return r;
+}
+
+static enum err put_opts(struct rig *r, const char *key, uint64_t size,
+			 const struct msg_put_opts *o)
+{
+	struct rig_put p;
+	r->opts = (struct msg_put_opts *)o;
+	rig_start(r, &p, key, size, -1, false);
+	r->opts = NULL;
+	rig_run(r);
+	if (!p.done) {
+		mind_drop(r->m, &p.p.call);
+		return ERR_TIMED_OUT;
+	}
+	if (p.p.call.err != ERR_NONE)
+		return p.p.call.err;
+	cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+	rig_publish(r, &p);
+	rig_run(r);
+	cr_assert_eq(p.published, 1);
+	r->h[p.h].slots[p.slot].published = true;
+	return p.pub.err;
+}
+
+static enum err put(struct rig *r, const char *key, uint64_t size)
+{
+	return put_opts(r, key, size, NULL);
+}
+
+static enum err use(struct rig *r, const char *key, uint32_t lease_ms, uint64_t *version)
+{
+	struct mind_object o;
+	enum err e = mind_lookup(r->m, BYTES_STR("t"), BYTES_STR(key), lease_ms, BYTES(NULL, 0),
+				 &o, NULL);
+	if (e == ERR_NONE && version)
+		*version = o.version;
+	return e;
+}
+
+/* ---- leases ---- */
+
+Test(space, a_removed_object_vanishes_at_once_and_its_space_later, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 5000), ERR_NONE);
+	cr_assert_eq(use(r, "a", 10000, NULL), ERR_NONE);
+	cr_assert_eq(rig_remove(r, "a"), ERR_NONE);
+	cr_assert_eq(use(r, "a", 10000, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(rig_slots(r, 0, 2), 1, "RETIRED, not freed");
+	rig_pass(r, 9999);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).bytes_used, 8192);
+	cr_assert_leq(mind_due_ns(r->m), r->now + 1000000);
+	rig_pass(r, 2);
+	rig_run(r);
+	cr_assert_eq(rig_slots(r, 0, 2), 0);
+	cr_assert_eq(rig_counts(r).bytes_used, 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, leases_are_given_back_and_prolonged, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	uint64_t v = 0;
+	cr_assert_eq(put(r, "a", 100), ERR_NONE);
+	cr_assert_eq(use(r, "a", 0, &v), ERR_NONE);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("b")), ERR_NOT_FOUND);
+	cr_assert_eq(use(r, "a", 1000, &v), ERR_NONE);
+	cr_assert_eq(use(r, "a", 5000, &v), ERR_NONE);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("a")), ERR_BUSY);
+	cr_assert_eq(mind_release(r->m, BYTES_STR("t"), BYTES_STR("a"), v), ERR_NONE);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("a")), ERR_BUSY,
+		     "another reads");
+	cr_assert_eq(mind_release(r->m, BYTES_STR("t"), BYTES_STR("a"), v + 1), ERR_LEASE_LOST);
+	cr_assert_eq(mind_renew(r->m, BYTES_STR("t"), BYTES_STR("a"), v + 1, 1),
+		     ERR_LEASE_LOST);
+	cr_assert_eq(mind_renew(r->m, BYTES_STR("t"), BYTES_STR("a"), v, 1000000), ERR_NONE);
+	rig_pass(r, 59000);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("a")), ERR_BUSY,
+		     "60 s at most");
+	cr_assert_eq(mind_release(r->m, BYTES_STR("t"), BYTES_STR("a"), v), ERR_NONE);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("a")), ERR_NONE);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE, "until RETIRE is acknowledged");
+	rig_run(r);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(mind_release(r->m, BYTES_STR("t"), BYTES_STR("a"), v), ERR_LEASE_LOST);
+	cr_assert_eq(rig_counts(r).evictions, 1);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, after_a_failover_free_waits_for_the_longest_lease, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 5000), ERR_NONE);
+	rig_restart(r);
+	rig_run(r);
+	cr_assert_eq(rig_remove(r, "a"), ERR_NONE);
+	cr_assert_eq(rig_slots(r, 0, 2), 1);
+	rig_pass(r, 59000);
+	rig_run(r);
+	cr_assert_eq(rig_slots(r, 0, 2), 1);
+	rig_pass(r, 1001);
+	rig_run(r);
+	cr_assert_eq(rig_slots(r, 0, 2), 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, unless_space_is_below_the_low_reserve, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 1 << 19), ERR_NONE);
+	cr_assert_eq(put(r, "b", (1 << 19) - 8192), ERR_NONE);
+	rig_restart(r);
+	rig_run(r);
+	cr_assert_eq(put(r, "c", 1 << 18), ERR_NONE, "evicted and freed at once");
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* ---- eviction ---- */
+
+Test(space, the_one_used_longest_ago_goes, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	for (char k[2] = "a"; k[0] <= 'c'; k[0]++)
+		cr_assert_eq(put(r, k, 300000), ERR_NONE);
+	cr_assert_eq(use(r, "a", 1, NULL), ERR_NONE);
+	cr_assert_eq(use(r, "b", 0, NULL), ERR_NONE, "a probe is no use (B3)");
+	rig_pass(r, 100);
+	cr_assert_eq(put(r, "d", 300000), ERR_NONE, "B2");
+	cr_assert_eq(use(r, "b", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE);
+	cr_assert_eq(use(r, "c", 0, NULL), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, above_the_watermark_a_twentieth_goes, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	char k[8];
+	for (int i = 0; i < 240; i++) {
+		snprintf(k, sizeof(k), "k%d", i);
+		cr_assert_eq(put(r, k, 4096), ERR_NONE);
+		cr_assert_leq(rig_counts(r).bytes_used, (1 << 20) * 0.91);
+	}
+	cr_assert_eq(use(r, "k0", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(use(r, "k239", 0, NULL), ERR_NONE);
+	cr_assert_geq(rig_counts(r).objects, 210);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, all_leased_is_busy_with_a_time, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct rig_put p;
+	cr_assert_eq(put(r, "a", 400000), ERR_NONE);
+	cr_assert_eq(put(r, "b", 400000), ERR_NONE);
+	cr_assert_eq(use(r, "a", 5000, NULL), ERR_NONE);
+	cr_assert_eq(use(r, "b", 9000, NULL), ERR_NONE);
+	rig_start(r, &p, "c", 400000, -1, false);
+	cr_assert_eq(p.p.call.err, ERR_BUSY);
+	cr_assert(p.p.call.retry_ms > 4900 && p.p.call.retry_ms < 5100);
+	rig_pass(r, p.p.call.retry_ms);
+	cr_assert_eq(put(r, "c", 400000), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, hard_pins_stay_soft_pins_go_last, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	const struct msg_put_opts hard = { .hard_pin = true }, soft = { .soft_pin_ms = 60000 };
+	cr_assert_eq(put_opts(r, "soft", 300000, &soft), ERR_NONE);
+	cr_assert_eq(put_opts(r, "hard", 300000, &hard), ERR_NONE);
+	cr_assert_eq(put(r, "plain", 300000), ERR_NONE);
+	cr_assert_eq(put_opts(r, "hard2", 300000, &hard), ERR_NONE);
+	cr_assert_eq(use(r, "plain", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(use(r, "soft", 0, NULL), ERR_NONE);
+	cr_assert_eq(put_opts(r, "hard3", 300000, &hard), ERR_NONE);
+	cr_assert_eq(use(r, "soft", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_eq(put(r, "more", 300000), ERR_POOL_PINNED);
+	cr_assert_eq(rig_remove(r, "hard"), ERR_POOL_PINNED);
+	struct rig_remove x = { .it = { .key = BYTES_STR("hard"), .force = true } };
+	const struct mind_who w = rig_who(r);
+	rig_remove_start(r, &x, "nothing");
+	rig_run(r);
+	x.it = (struct msg_remove_item){ .attempt = 999,
+					 .key = BYTES_STR("hard"),
+					 .force = true };
+	mind_remove(r->m, &w, &x.it, &x.c);
+	rig_run(r);
+	cr_assert_eq(x.c.err, ERR_NONE);
+	cr_assert_eq(put(r, "more", 300000), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, a_soft_pin_ends, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	const struct msg_put_opts soft = { .soft_pin_ms = 1000 };
+	cr_assert_eq(put_opts(r, "soft", 400000, &soft), ERR_NONE);
+	cr_assert_eq(put(r, "plain", 400000), ERR_NONE);
+	rig_pass(r, 1001);
+	cr_assert_eq(put(r, "new", 400000), ERR_NONE);
+	cr_assert_eq(use(r, "plain", 0, NULL), ERR_NONE);
+	cr_assert_eq(use(r, "soft", 0, NULL), ERR_NOT_FOUND);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, too_large_before_anything_is_evicted, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 900000), ERR_NONE);
+	cr_assert_eq(put(r, "b", (1 << 20) + 1), ERR_TOO_LARGE);
+	cr_assert_eq(put(r, "b", OBJ_SIZE_MAX + 1), ERR_TOO_LARGE);
+	cr_assert_eq(rig_counts(r).evictions, 0);
+	cr_assert_eq(put(r, "b", 1 << 20), ERR_NONE, "the whole segment");
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NOT_FOUND);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, a_put_waits_for_the_answer_of_a_slow_holder, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct rig_put p, q;
+	cr_assert_eq(put(r, "a", 900000), ERR_NONE);
+	r->h[0].up = false;
+	rig_start(r, &p, "b", 900000, -1, false);
+	rig_start(r, &q, "c", 900000, -1, false);
+	rig_run(r);
+	cr_assert_eq(p.done + q.done, 0);
+	cr_assert_eq(rig_counts(r).waiting, 2);
+	mind_drop(r->m, &q.p.call); /* its client has gone */
+	r->h[0].up = true;
+	mind_resend(r->m, 0);
+	rig_run(r);
+	cr_assert_eq(p.done, 1);
+	cr_assert_eq(p.p.call.err, ERR_NONE);
+	cr_assert_eq(q.done, 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, pieces_of_one_segment, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	char k[8];
+	struct rig_put p;
+	for (int i = 0; i < 32; i++) {
+		snprintf(k, sizeof(k), "k%d", i);
+		rig_start(r, &p, strdup(k), 32768, -1, false); /* open attempts do not go */
+		cr_assert_eq(p.p.call.err, ERR_NONE);
+		if (i % 4)
+			continue;
+		const struct mind_who w = rig_who(r);
+		cr_assert_eq(mind_put_revoke(r->m, &w, p.it.attempt, p.p.version), ERR_NONE);
+	}
+	rig_run(r);
+	rig_start(r, &p, "big", 200000, -1, false);
+	cr_assert_eq(p.p.call.err, ERR_NONE);
+	cr_assert_eq(p.p.n_extents, 7);
+	uint64_t sum = 0;
+	for (size_t i = 0; i < p.p.n_extents; i++)
+		sum += p.p.extents[i].bytes;
+	cr_assert_eq(sum, obj_stored_bytes(200000));
+	cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+	rig_publish(r, &p);
+	rig_run(r);
+	cr_assert_eq(p.pub.err, ERR_NONE);
+	rig_restart(r);
+	rig_run(r); /* its ranges are reserved again */
+	cr_assert_eq(rig_remove(r, "big"), ERR_NONE);
+	rig_free(r);
+}
+
+Test(space, no_bytes_is_an_object, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 0), ERR_NONE);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE);
+	cr_assert_eq(put(r, "a", 0), ERR_ALREADY_EXISTS);
+	rig_restart(r);
+	rig_run(r);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE);
+	cr_assert_eq(rig_remove(r, "a"), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* ---- attempts and time ---- */
+
+Test(space, an_attempt_without_progress_is_fenced, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct rig_put p, q;
+	rig_start(r, &p, "a", 100, -1, false);
+	rig_pass(r, 20000);
+	cr_assert_eq(mind_put_progress(r->m, &p.who, p.it.attempt, p.p.version), ERR_NONE);
+	rig_pass(r, 20000);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).attempts, 1);
+	rig_start(r, &q, "a", 100, -1, false);
+	cr_assert_eq(q.p.call.err, ERR_BUSY_WRITING);
+	cr_assert_gt(q.p.call.retry_ms, 0);
+	cr_assert_eq(mind_due_ns(r->m), r->now + 10000000000ull);
+	rig_pass(r, 10001);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).attempts, 0);
+	cr_assert_eq(mind_put_progress(r->m, &p.who, p.it.attempt, p.p.version),
+		     ERR_STALE_ATTEMPT);
+	cr_assert_eq(put(r, "a", 100), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, a_fence_that_finds_it_committed_publishes, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct rig_put p;
+	rig_start(r, &p, "a", 100, -1, false);
+	cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+	rig_pass(r, 30001);
+	rig_run(r);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE);
+	cr_assert(r->h[0].slots[p.slot].published, "MARK");
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, stopped_writers_that_hold_too_much_get_no_more, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct rig_put p;
+	rig_start(r, &p, "a", 200000, -1, false);
+	r->h[0].hazard = p.p.version;
+	mind_discard(r->m, p.p.version);
+	rig_run(r);
+	cr_assert_gt(rig_counts(r).quarantine_bytes, 100000);
+	cr_assert_eq(put(r, "b", 1), ERR_BUSY);
+	r->client[0]++; /* another client may */
+	cr_assert_eq(put(r, "b", 1), ERR_NONE);
+	r->client[0]--;
+	const struct mind_under u = rig_under(r, 0);
+	cr_assert_eq(mind_range_free(r->m, 0, &u, p.p.version), ERR_NONE);
+	cr_assert_eq(put(r, "c", 1), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* ---- limits (B1) ---- */
+
+Test(space, limits_answer_busy, .timeout = 10)
+{
+	const struct mind_limits l = { .calls_max = 2,
+				       .clients_max = 2,
+				       .index_bytes_max = 100000 };
+	struct rig *r = rig_bare(&l);
+	rig_register(r, 0);
+	rig_register(r, 1);
+	rig_run(r);
+	struct rig_remove x[3];
+	cr_assert_eq(rig_put(r, "a", 0, false), ERR_NONE);
+	r->h[0].up = false;
+	for (int i = 0; i < 3; i++)
+		rig_remove_start(r, &x[i], "a");
+	cr_assert_eq(x[2].done, 1);
+	cr_assert_eq(x[2].c.err, ERR_BUSY);
+	cr_assert_gt(x[2].c.retry_ms, 0);
+	r->h[0].up = true;
+	mind_resend(r->m, rig_holder(r, 0));
+	rig_run(r);
+	cr_assert_eq(x[0].done + x[1].done, 2);
+	r->client[0] = 1;
+	cr_assert_eq(rig_put(r, "b", 0, false), ERR_NONE);
+	r->client[0] = 2;
+	cr_assert_eq(rig_put(r, "c", 0, false), ERR_BUSY, "a third client");
+	rig_pass(r, 600001); /* nothing of the oldest can be under way */
+	cr_assert_eq(rig_put(r, "c", 0, false), ERR_NONE);
+	char k[16];
+	enum err e = ERR_NONE;
+	for (int i = 0; i < 2000 && e == ERR_NONE; i++) {
+		snprintf(k, sizeof(k), "key-%d", i);
+		e = rig_put(r, k, 0, false);
+		cr_assert_leq(rig_counts(r).index_bytes, 110000);
+	}
+	cr_assert_eq(e, ERR_BUSY);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, an_object_costs_200_bytes_beside_its_key, .timeout = 60)
+{
+	enum { N = 2000 };
+	struct rig *r = one_holder(1 << 20);
+	char k[16];
+	uint64_t before = rig_counts(r).index_bytes, keys = 0;
+	for (int i = 0; i < N; i++) {
+		keys += (uint64_t)snprintf(k, sizeof(k), "key-%d", i);
+		struct rig_put p;
+		rig_start(r, &p, k, 64, 0, false);
+		cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+		rig_publish(r, &p);
+		cr_assert_eq(p.pub.err, ERR_NONE);
+	}
+	uint64_t each = (rig_counts(r).index_bytes - before - keys) / N;
+	cr_assert_leq(each, 200 - 16, "%d bytes, and the heap's own 16", (int)each);
+	rig_free(r);
+	NO_LEAKS();
+}
