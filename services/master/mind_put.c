@@ -523,37 +523,53 @@ static enum err put_place(struct mind *m, uint16_t tenant, struct client *client
 	return e;
 }
 
-enum err put_try(struct mind *m, const struct wput *w, bool *wait)
+/* B1, and a client whose stopped writers hold too much. */
+static enum err put_limits(struct mind *m, const struct client *c, struct mind_call *call)
+{
+	call->retry_ms = 1000;
+	if (m->by_version.n >= ATTEMPTS_MAX)
+		return why_set(&call->why, ERR_BUSY, "%d puts are open", ATTEMPTS_MAX);
+	if (quarantined(m, c))
+		return why_set(&call->why, ERR_BUSY,
+			       "stopped writers of this client hold too much space");
+	call->retry_ms = 0;
+	return ERR_NONE;
+}
+
+static enum err put_client(struct mind *m, uint16_t tenant, struct client *client,
+			   const struct wput *w, bool *wait)
 {
 	const struct msg_put_item *it = &w->item;
 	struct mind_call *c = &w->put->call;
-	uint16_t tenant;
-	enum err e = item_check(it, &c->why);
-	e = e != ERR_NONE ? e : who_check(m, &w->who, &tenant, &c->why);
-	if (e != ERR_NONE)
-		return e;
-	struct client *client = client_get(m, tenant, w->who.client);
-	if (!client || m->by_version.n >= ATTEMPTS_MAX || quarantined(m, client)) {
-		c->retry_ms = 1000;
-		return why_set(&c->why, ERR_BUSY, "%s",
-			       !client ? "too many clients (master.clients_max)"
-			       : m->by_version.n >= ATTEMPTS_MAX
-				       ? "too many puts are open"
-				       : "stopped writers of this client hold too much space");
-	}
+	const struct obj *o = obj_find(m, tenant, it->key);
 	struct attempt *a = attempt_by_number(m, client, it->attempt);
+	if (a && a->obj != o)
+		return why_set(&c->why, ERR_INVALID_PARAMS, "an attempt's number for two keys");
 	if (a) {
-		if (a->obj != obj_find(m, tenant, it->key))
-			return why_set(&c->why, ERR_INVALID_PARAMS,
-				       "an attempt's number twice");
 		grant(w->put, a);
 		return ERR_NONE;
 	}
 	if (client_closed(client, it->attempt))
 		return why_set(&c->why, ERR_EXISTS, "DONE: attempt %llu is closed",
 			       (unsigned long long)it->attempt);
-	e = may_put(m, tenant, obj_find(m, tenant, it->key), it, c);
+	enum err e = put_limits(m, client, c);
+	e = e != ERR_NONE ? e : may_put(m, tenant, o, it, c);
 	return e != ERR_NONE ? e : put_place(m, tenant, client, it, w->put, wait);
+}
+
+enum err put_try(struct mind *m, const struct wput *w, bool *wait)
+{
+	struct mind_call *c = &w->put->call;
+	uint16_t tenant;
+	enum err e = item_check(&w->item, &c->why);
+	e = e != ERR_NONE ? e : who_check(m, &w->who, &tenant, &c->why);
+	if (e != ERR_NONE)
+		return e;
+	struct client *client = client_get(m, tenant, w->who.client);
+	if (client)
+		return put_client(m, tenant, client, w, wait);
+	c->retry_ms = 1000;
+	return why_set(&c->why, ERR_BUSY, "too many clients (master.clients_max)");
 }
 
 void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_put_item *it,

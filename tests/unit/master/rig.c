@@ -60,6 +60,13 @@ static bool obeys(const struct fake *f, const struct mind_under *u)
 	return u->term == f->term && u->adoption == f->adoption && u->pool_epoch == f->epoch;
 }
 
+static void still_writing(struct fake *f)
+{
+	f->writing[f->n_writing].version = f->hazard;
+	f->writing[f->n_writing].n_ext = f->n_hazard_ext;
+	memcpy(f->writing[f->n_writing++].ext, f->hazard_ext, sizeof(f->hazard_ext));
+}
+
 static void adopt(struct rig *r, struct fake *f, const struct rig_cmd *q)
 {
 	const struct mind_under *u = &q->c.under;
@@ -72,8 +79,9 @@ static void adopt(struct rig *r, struct fake *f, const struct rig_cmd *q)
 		f->term = u->term;
 		f->adoption = u->adoption;
 		f->epoch++;
-		if (f->hazard == 0)
-			f->n_writing = 0;
+		f->n_writing = 0;
+		if (f->hazard)
+			still_writing(f);
 	}
 	const struct mind_under now = { 0, f->term, f->adoption, f->epoch };
 	mind_adopted(r->m, q->c.holder, &now, &seg, 1);
@@ -160,9 +168,8 @@ static void fence(struct rig *r, struct fake *f, const struct rig_cmd *q)
 						      f->slots[i].sum };
 	if (res.state == 2 && f->hazard == q->c.version) {
 		res.state = 3;
-		f->writing[f->n_writing].version = q->c.version;
-		f->writing[f->n_writing].n_ext = q->c.n_extents;
-		memcpy(f->writing[f->n_writing++].ext, q->ext, sizeof(q->ext));
+		f->n_writing = 0;
+		still_writing(f);
 	}
 	mind_fenced(r->m, q->c.holder, &q->c.under, q->c.version, &res);
 }
@@ -408,6 +415,16 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 	mind_put_start(r->m, &p->who, &p->it, &p->p);
 }
 
+static bool overlap(const struct extent *a, size_t n_a, const struct extent *b, size_t n_b)
+{
+	for (size_t x = 0; x < n_a; x++)
+		for (size_t y = 0; y < n_b; y++)
+			if (a[x].offset < b[y].offset + b[y].bytes &&
+			    b[y].offset < a[x].offset + a[x].bytes)
+				return true;
+	return false;
+}
+
 enum err rig_commit(struct rig *r, struct rig_put *p)
 {
 	struct fake *f = &r->h[p->h];
@@ -421,6 +438,8 @@ enum err rig_commit(struct rig *r, struct rig_put *p)
 		return ERR_STALE_EPOCH;
 	if (is_closed(f, p->p.version))
 		return ERR_STALE_ATTEMPT;
+	if (f->hazard == p->p.version)
+		return ERR_BUSY;
 	for (p->slot = 0; f->slots[p->slot].state; p->slot++)
 		assert(p->slot + 1 < FAKE_SLOTS);
 	struct fake_slot *s = &f->slots[p->slot];
@@ -437,14 +456,38 @@ enum err rig_commit(struct rig *r, struct rig_put *p)
 		s->opts = *p->it.opts;
 	/* T6: no two slots over one range, no store into a range that another writer may write */
 	for (uint32_t i = 0; i < FAKE_SLOTS; i++)
-		for (size_t x = 0; i != p->slot && f->slots[i].state && x < f->slots[i].n_ext;
-		     x++)
-			for (size_t y = 0; y < s->n_ext; y++)
-				assert(f->slots[i].ext[x].offset >=
-					       s->ext[y].offset + s->ext[y].bytes ||
-				       s->ext[y].offset >= f->slots[i].ext[x].offset +
-								   f->slots[i].ext[x].bytes);
+		assert(i == p->slot || !f->slots[i].state ||
+		       !overlap(f->slots[i].ext, f->slots[i].n_ext, s->ext, s->n_ext));
+	assert(!f->hazard || f->hazard == s->version ||
+	       !overlap(f->hazard_ext, f->n_hazard_ext, s->ext, s->n_ext));
 	close_version(f, p->p.version);
+	return ERR_NONE;
+}
+
+bool rig_closed(const struct rig *r, const struct rig_put *p)
+{
+	return is_closed(&r->h[p->h], p->p.version);
+}
+
+void rig_stop(struct rig *r, struct rig_put *p)
+{
+	struct fake *f = &r->h[p->h];
+	f->hazard = p->p.version;
+	f->n_hazard_ext = p->p.n_extents;
+	memcpy(f->hazard_ext, p->p.extents, sizeof(f->hazard_ext));
+}
+
+enum err rig_writer_gone(struct rig *r, int h)
+{
+	struct fake *f = &r->h[h];
+	const struct mind_under u = rig_under(r, h);
+	enum err e = ERR_NONE;
+	if (f->n_writing)
+		e = mind_range_free(r->m, rig_holder(r, h), &u, f->hazard);
+	if (e == ERR_RECOVERING)
+		return e;
+	f->hazard = 0;
+	f->n_writing = 0;
 	return ERR_NONE;
 }
 

@@ -41,7 +41,10 @@ struct fake {
 		size_t n_ext;
 	} writing[16];
 	size_t n_writing;
-	uint64_t hazard; /* the version whose writer is stopped in the middle */
+	/* the version whose writer is stopped in the middle, and its range */
+	uint64_t hazard;
+	struct extent hazard_ext[OBJ_EXTENTS_MAX];
+	size_t n_hazard_ext;
 	uint32_t piece;	 /* slots a piece of inventory; 0: all */
 };
 
@@ -116,6 +119,10 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 enum err rig_commit(struct rig *r, struct rig_put *p);
 /* PUBLISH of its slot; the call may wait. */
 void rig_publish(struct rig *r, struct rig_put *p);
+/* Its writer is stopped in the middle; it goes on, or its process is gone: the range is reported. */
+void rig_stop(struct rig *r, struct rig_put *p);
+enum err rig_writer_gone(struct rig *r, int h);
+bool rig_closed(const struct rig *r, const struct rig_put *p); /* at its holder */
 /* All of it, everything let through. */
 enum err rig_put(struct rig *r, const char *key, int h, bool upsert);
 enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t *version);

@@ -32,6 +32,13 @@ struct one_remove {
 	uint64_t bar; /* acknowledged or seen before it began */
 };
 
+struct one_range {
+	struct mind_remove_range r;
+	struct soak *s;
+	bool busy;
+	uint64_t bar[KEYS];
+};
+
 struct one_put {
 	struct rig_put p;
 	struct msg_put_opts opts;
@@ -45,6 +52,8 @@ struct soak {
 	struct key k[KEYS];
 	struct one_put p[PUTS];
 	struct one_remove x[REMOVES];
+	struct one_range range;
+	uint64_t evictions;
 	bool in[FAKES]; /* what the test believes: beats come */
 	uint64_t acked, removed, gets, lost_master, away;
 	bool trace;
@@ -75,10 +84,16 @@ static bool removing(const struct soak *s, int key)
 	for (int i = 0; i < REMOVES; i++)
 		if (s->x[i].busy && s->x[i].key == key)
 			return true;
-	return false;
+	return s->range.busy;
 }
 
 /* ---- what must hold ---- */
+
+static void on_fact(void *arg, const char *name, const char *value)
+{
+	(void)arg;
+	fprintf(stderr, "%s: %s\n", name, value);
+}
 
 static void look(struct soak *s, int i)
 {
@@ -96,6 +111,8 @@ static void look(struct soak *s, int i)
 		struct mind_holder h;
 		if (k->acked && mind_holder(s->r->m, rig_holder(s->r, k->holder), &h) && h.away)
 			k->acked = 0; /* excused: not heard of after a restart */
+		if (k->acked)
+			mind_explain(s->r->m, BYTES_STR("t"), BYTES_STR(k->name), on_fact, s);
 		cr_assert_eq(k->acked, 0, "seed %" PRIu64 ": %s %" PRIx64 " at h%d is lost",
 			     s->seed, k->name, k->acked, k->holder);
 	}
@@ -164,6 +181,8 @@ static void put_on(struct soak *s)
 	struct one_put *p = &s->p[rnd(s, PUTS)];
 	if (p->state == 2) {
 		enum err e = rig_commit(s->r, &p->p);
+		if (e == ERR_BUSY)
+			return; /* its writer is stopped */
 		p->state = e == ERR_NONE ? 3 : 0;
 		if (e == ERR_NONE) { /* section 5: it may end with neither version */
 			doubt(s, p->key, -1);
@@ -182,6 +201,60 @@ static void put_on(struct soak *s)
 		SAY(s, "publish %s %" PRIx64 "\n", s->k[p->key].name, p->p.p.version);
 		rig_publish(s->r, &p->p);
 	}
+}
+
+/* A writer is stopped, or goes on, or is gone. */
+static void writer(struct soak *s)
+{
+	struct one_put *p = &s->p[rnd(s, PUTS)];
+	int h = (int)rnd(s, FAKES);
+	if (p->state == 2 && s->r->h[p->p.h].hazard == 0 &&
+	    s->r->h[p->p.h].epoch == p->p.p.pool_epoch && !rig_closed(s->r, &p->p))
+		rig_stop(s->r, &p->p); /* its first look found nothing */
+	else if (s->r->h[h].hazard && s->r->h[h].up)
+		(void)rig_writer_gone(s->r, h);
+}
+
+static void on_ranged(struct mind_call *c)
+{
+	struct one_range *x = container_of(c, struct one_range, r.call);
+	x->busy = false;
+	for (int i = 0; i < KEYS && c->err == ERR_NONE; i++)
+		x->s->k[i].barred = x->bar[i] > x->s->k[i].barred ? x->bar[i] : x->s->k[i].barred;
+}
+
+static void range_start(struct soak *s)
+{
+	struct one_range *x = &s->range;
+	if (x->busy)
+		return;
+	const struct mind_who w = rig_who(s->r);
+	const struct msg_remove_range_req q = { .attempt = ++s->r->attempt,
+						.prefix = BYTES_STR("k") };
+	*x = (struct one_range){ .s = s, .busy = true, .r.call.done = on_ranged };
+	for (int i = 0; i < KEYS; i++) {
+		x->bar[i] = s->k[i].seen;
+		doubt(s, i, -1);
+	}
+	SAY(s, "remove all\n");
+	mind_remove_range(s->r->m, &w, &q, &x->r);
+}
+
+static void put_again(struct soak *s)
+{
+	struct one_put *p = &s->p[rnd(s, PUTS)];
+	if (p->state < 2 || p->p.who.term != meta_term(s->r->st))
+		return;
+	struct rig_put *q = calloc(1, sizeof(*q)); /* a copy that was under way */
+	cr_assert(q);
+	*q = p->p;
+	q->p.version = 0;
+	mind_put_start(s->r->m, &q->who, &q->it, &q->p);
+	if (q->p.call.err == ERR_NONE)
+		cr_assert_eq(q->p.version, p->p.p.version, "seed %" PRIu64, s->seed);
+	else
+		cr_assert_eq(q->p.call.err, ERR_EXISTS, "seed %" PRIu64, s->seed);
+	free(q);
 }
 
 static void on_removed(struct mind_call *c)
@@ -228,6 +301,8 @@ static void master_dies(struct soak *s)
 	rig_restart(s->r);
 	for (int i = 0; i < REMOVES; i++)
 		s->x[i].busy = false;
+	s->range.busy = false;
+	s->evictions = 0;
 }
 
 static void holder_away(struct soak *s)
@@ -251,7 +326,6 @@ static void holder_back(struct soak *s)
 	s->r->h[h].up = true;
 	if (rnd(s, 2)) {
 		rig_reborn(s->r, h);
-		s->r->h[h].n_writing = 0;
 	}
 	s->in[h] = true;
 	rig_register(s->r, h);
@@ -282,7 +356,18 @@ static void message(struct soak *s)
 static void other(struct soak *s)
 {
 	struct rig *r = s->r;
-	switch (rnd(s, 10)) {
+	switch (rnd(s, 14)) {
+	case 10:
+	case 11:
+		writer(s);
+		break;
+	case 12:
+		if (rnd(s, 20) == 0)
+			range_start(s);
+		break;
+	case 13:
+		put_again(s);
+		break;
 	case 0:
 		mind_resend(r->m, (uint32_t)rnd(s, FAKES));
 		break;
@@ -329,6 +414,15 @@ static void other(struct soak *s)
 	}
 }
 
+/* Pressure chooses its victims itself. */
+static void evictions(struct soak *s)
+{
+	if (rig_counts(s->r).evictions > s->evictions)
+		for (int i = 0; i < KEYS; i++)
+			doubt(s, i, -1);
+	s->evictions = rig_counts(s->r).evictions;
+}
+
 static void step(struct soak *s)
 {
 	switch (rnd(s, 8)) {
@@ -353,6 +447,7 @@ static void step(struct soak *s)
 	default:
 		message(s);
 	}
+	evictions(s);
 	puts_look(s);
 	look(s, (int)rnd(s, KEYS));
 	mind_check(s->r->m);
@@ -370,10 +465,13 @@ static void rest(struct soak *s)
 	}
 	for (int n = 0; n < 12; n++) {
 		rig_run(r);
+		evictions(s);
 		puts_look(s);
 		rig_pass(r, 31000);
 		for (uint32_t h = 0; h < mind_holders(r->m); h++)
 			mind_resend(r->m, h);
+		for (int h = 0; h < FAKES; h++)
+			(void)rig_writer_gone(r, h);
 		for (int h = 0; h < FAKES; h++)
 			mind_beat_epoch(r->m, BYTES_STR(r->h[h].id), r->h[h].epoch);
 		rig_run(r);
@@ -381,6 +479,7 @@ static void rest(struct soak *s)
 	for (int i = 0; i < PUTS; i++)
 		if (s->p[i].state == 4)
 			puts_look(s);
+	evictions(s);
 	struct mind_counts c = rig_counts(r);
 	cr_assert_eq(c.waiting, 0, "seed %" PRIu64 ": %" PRIu64 " calls wait", s->seed,
 		     c.waiting);
@@ -408,7 +507,7 @@ static void rest(struct soak *s)
 	cr_assert_eq(rig_counts(r).bytes_used, 0, "seed %" PRIu64, s->seed);
 }
 
-static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max)
+static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max, uint64_t bytes)
 {
 	struct soak *s = calloc(1, sizeof(*s));
 	cr_assert(s);
@@ -417,7 +516,11 @@ static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max)
 	if (getenv("SOAK_N"))
 		fprintf(stderr, "\r%" PRIu64 " ", seed);
 	s->rng = seed * 0x9e3779b97f4a7c15 + 1;
-	s->r = rig_new();
+	s->r = rig_bare(NULL);
+	for (int h = 0; h < FAKES; h++)
+		s->r->h[h].bytes = bytes;
+	rig_register(s->r, 0);
+	rig_register(s->r, 1);
 	if (tombs_max)
 		s->r->meta.tombs_max = tombs_max;
 	rig_register(s->r, 2);
@@ -437,13 +540,13 @@ static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max)
 }
 
 /* SOAK_SEED=n: that one alone; SOAK_N=n: so many. */
-static void seeds(uint64_t first, uint64_t n, uint32_t tombs_max)
+static void seeds(uint64_t first, uint64_t n, uint32_t tombs_max, uint64_t bytes)
 {
 	const char *one = getenv("SOAK_SEED"), *many = getenv("SOAK_N");
 	uint64_t from = one ? strtoull(one, NULL, 10) : first, acked = 0;
 	n = one ? 1 : many ? strtoull(many, NULL, 10) : n;
 	for (uint64_t seed = from; seed < from + n; seed++)
-		acked += soak(seed, 3000, tombs_max);
+		acked += soak(seed, 3000, tombs_max, bytes);
 	if (many)
 		fprintf(stderr, "%" PRIu64 " puts acknowledged, %" PRIu64 " a seed\n", acked,
 			acked / n);
@@ -452,13 +555,20 @@ static void seeds(uint64_t first, uint64_t n, uint32_t tombs_max)
 
 Test(soak, events, .timeout = 600)
 {
-	seeds(1, 80, 0);
+	seeds(1, 60, 0, 1 << 20);
 	NO_LEAKS();
 }
 
 /* A budget of two tombstones: floors. */
 Test(soak, floors, .timeout = 600)
 {
-	seeds(100001, 80, 2);
+	seeds(100001, 60, 2, 1 << 20);
+	NO_LEAKS();
+}
+
+/* Room for a few objects only: puts wait, objects are evicted. */
+Test(soak, little_space, .timeout = 600)
+{
+	seeds(200001, 60, 0, 40960);
 	NO_LEAKS();
 }

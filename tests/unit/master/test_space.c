@@ -356,7 +356,7 @@ Test(space, stopped_writers_that_hold_too_much_get_no_more, .timeout = 10)
 	struct rig *r = one_holder(1 << 20);
 	struct rig_put p;
 	rig_start(r, &p, "a", 200000, -1, false);
-	r->h[0].hazard = p.p.version;
+	rig_stop(r, &p);
 	mind_discard(r->m, p.p.version);
 	rig_run(r);
 	cr_assert_gt(rig_counts(r).quarantine_bytes, 100000);

@@ -15,22 +15,11 @@ static struct rig_put start(struct rig *r, const char *key, uint64_t size, int h
 	return p;
 }
 
-/* Its writer is stopped in the middle. */
-static void hazard(struct rig *r, const struct rig_put *p)
-{
-	struct fake *f = &r->h[p->h];
-	f->hazard = p->p.version;
-	f->n_writing = 1;
-	f->writing[0].version = p->p.version;
-	f->writing[0].n_ext = p->p.n_extents;
-	memcpy(f->writing[0].ext, p->p.extents, sizeof(p->p.extents));
-}
-
 Test(v, v01_ranges_still_written_are_not_given_out, .timeout = 10)
 {
 	struct rig *r = rig_new();
 	struct rig_put p = start(r, "a", 40000, 0), q;
-	hazard(r, &p);
+	rig_stop(r, &p);
 	rig_restart(r);
 	rig_run(r);
 	cr_assert_eq(rig_counts(r).quarantine_bytes, 40960);
@@ -62,8 +51,7 @@ Test(v, v02_a_fenced_range_is_free_a_written_one_is_not, .timeout = 10)
 	cr_assert_eq(rig_counts(r).bytes_used, 0);
 	cr_assert_eq(rig_commit(r, &p), ERR_STALE_ATTEMPT);
 	p = start(r, "a", 5000, 0);
-	hazard(r, &p);
-	r->h[0].n_writing = 0;
+	rig_stop(r, &p);
 	cr_assert_eq(mind_put_revoke(r->m, &w, p.it.attempt, p.p.version), ERR_NONE);
 	rig_run(r);
 	cr_assert_eq(rig_counts(r).bytes_used, 8192);
