@@ -40,6 +40,7 @@ static enum err apply(struct rig *r, const struct mind_append *a)
 		if (e == ERR_NONE)
 			e = meta_state_apply(r->st, ++r->seq, &rec);
 		first = first != ERR_NONE ? first : e;
+		r->n_away += rec.type == META_HOLDER && rec.HOLDER.away;
 	}
 	return first;
 }

@@ -45,7 +45,7 @@ struct fake {
 	uint64_t hazard;
 	struct extent hazard_ext[OBJ_EXTENTS_MAX];
 	size_t n_hazard_ext;
-	uint32_t piece;	 /* slots a piece of inventory; 0: all */
+	uint32_t piece; /* slots a piece of inventory; 0: all */
 };
 
 struct rig_cmd {
@@ -82,6 +82,7 @@ struct rig {
 	enum err append_err; /* of the appends to come */
 	uint64_t attempt;    /* numbers given */
 	uint64_t n_seen[8];  /* commands by op */
+	uint64_t n_away;     /* rows that say away */
 	uint8_t client[16];
 	struct msg_put_opts *opts; /* of the puts to come */
 };

@@ -53,7 +53,7 @@ struct soak {
 	struct one_put p[PUTS];
 	struct one_remove x[REMOVES];
 	struct one_range range;
-	uint64_t evictions;
+	uint64_t evictions, aways;
 	bool in[FAKES]; /* what the test believes: beats come */
 	uint64_t acked, removed, gets, lost_master, away;
 	bool trace;
@@ -220,7 +220,8 @@ static void on_ranged(struct mind_call *c)
 	struct one_range *x = container_of(c, struct one_range, r.call);
 	x->busy = false;
 	for (int i = 0; i < KEYS && c->err == ERR_NONE; i++)
-		x->s->k[i].barred = x->bar[i] > x->s->k[i].barred ? x->bar[i] : x->s->k[i].barred;
+		x->s->k[i].barred =
+			x->bar[i] > x->s->k[i].barred ? x->bar[i] : x->s->k[i].barred;
 }
 
 static void range_start(struct soak *s)
@@ -414,13 +415,14 @@ static void other(struct soak *s)
 	}
 }
 
-/* Pressure chooses its victims itself. */
+/* Pressure chooses its victims itself; so does time, of holders that nobody heard of. */
 static void evictions(struct soak *s)
 {
-	if (rig_counts(s->r).evictions > s->evictions)
+	if (rig_counts(s->r).evictions > s->evictions || s->r->n_away > s->aways)
 		for (int i = 0; i < KEYS; i++)
 			doubt(s, i, -1);
 	s->evictions = rig_counts(s->r).evictions;
+	s->aways = s->r->n_away;
 }
 
 static void step(struct soak *s)
