@@ -135,6 +135,10 @@ static void entry_reject(struct mind *m, struct holder *h, const struct msg_entr
 static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry *e)
 {
 	struct copy *c = slot_at(h, e->slot);
+	if (c && c->version != e->version && c->merge == h->merge) {
+		entry_reject(m, h, e); /* B5: one slot, named twice */
+		return;
+	}
 	if (c && c->version != e->version) {
 		forget_old(m, c);
 		c = NULL;
