@@ -20,7 +20,7 @@ static void listen_there(struct sock_fix *f)
 				  .pool = f->x.p,
 				  .path = f->path,
 				  .conns_max = 4,
-				  .ask_ms = 100 };
+				  .ask_ms = 500 };
 	struct why why = { 0 };
 	cr_assert_eq(shmsock_listen(&o, &f->s, &why), ERR_NONE, "%s", why.text);
 }

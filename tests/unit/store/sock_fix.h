@@ -14,7 +14,7 @@ struct sock_fix {
 	bool closed;
 };
 
-/* conns_max 4, ask_ms 100. */
+/* conns_max 4, ask_ms 500. */
 void sock_fix_init(struct sock_fix *f);
 void sock_fix_fini(struct sock_fix *f);
 /* One turn of the loop, after a millisecond at most. */
