@@ -565,6 +565,11 @@ int main(int argc, char **argv)
 			      .hidden = (uint32_t)atoi(argv[i + 2]),
 			      .top_k = (uint32_t)atoi(argv[i + 3]),
 			      .n_experts = (uint32_t)atoi(argv[i + 4]) };
+	if (w.c.n_ranks < 1 || w.c.n_ranks > 64 || w.c.n_experts % w.c.n_ranks != 0 ||
+	    w.n_gpus < 1) {
+		fprintf(stderr, "bench_ep: ranks are 1 to 64 and divide the experts\n");
+		return 2;
+	}
 	int r = run(&w);
 	if (info)
 		print_info(ep_dispatch_kernel_info), print_info(ep_combine_kernel_info);
