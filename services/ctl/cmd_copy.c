@@ -167,6 +167,9 @@ int cmd_put(struct cli *c)
 		p = put_once(&s, &key, &in, &o, &r, &err);
 	if (p == PML_ERR_NONE)
 		put_done(&s, &r);
+	else if (p == PML_ERR_ALREADY_EXISTS)
+		code = cli_fail(c, ERR_ALREADY_EXISTS,
+				"%.200s exists already; --replace puts over it", c->args[0]);
 	else
 		code = store_fail(&s, &err);
 	store_close(&s);

@@ -187,20 +187,18 @@ static void map_done(struct job *j)
 	stc_maybe_end(s);
 }
 
-static bool is_of(const struct stc_pool *p, const struct msg_place *at)
-{
-	return memcmp(p->id, at->pool, 16) == 0 && same_text(p->fd_path, at->fd_path);
-}
-
 /* The mapping of this pool; others of the same holder are of the past. */
 static struct stc_pool *find(struct stc *s, const struct msg_place *at)
 {
 	struct stc_pool *found = NULL;
 	list_for_each_safe (it, &s->pools) {
 		struct stc_pool *p = list_entry(it, struct stc_pool, node);
-		if (is_of(p, at)) {
+		if (memcmp(p->id, at->pool, 16) == 0) {
 			found = p;
 			p->old = false;
+			if (p->state ==
+			    POOL_NONE) /* its socket may have moved, or be known only now */
+				text_of(p->fd_path, sizeof(p->fd_path), at->fd_path);
 		} else if (same_text(p->holder, at->holder)) {
 			p->old = true;
 			if (p->users == 0 && p->state != POOL_MAPPING)

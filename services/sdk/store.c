@@ -29,9 +29,9 @@ static enum err map_pool(void *ctx, const struct stc_place *at, struct shmpool *
 	struct shmpool_fds fds;
 	int fd = -1;
 	if (!at->fd_path[0])
-		return why_set(why, ERR_UNSUPPORTED,
-			       "holder %s offers no shared memory; this release needs it",
-			       at->holder);
+		return why_set(
+			why, ERR_NOT_READY, /* a master that has just started learns it again */
+			"no socket for its memory is known; is agent.fd in its run folder?");
 	enum err e = shmsock_ask(&ask, &fds, &fd, why);
 	if (e != ERR_NONE)
 		return e;

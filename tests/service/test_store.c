@@ -111,7 +111,7 @@ Test(store, every_command)
 	cr_expect_eq(with_file(&b, "put k/1", "one").code, 0);
 	r = with_file(&b, "put k/1", "one");
 	cr_expect_eq(r.code, EXIT_TYPED_);
-	cr_expect(strstr(r.err, "upsert") || strstr(r.err, "exists"), "%s", r.err);
+	cr_expect(strstr(r.err, "exists already; --replace"), "%s", r.err);
 	box_write(box_at(&b, "two"), "another value");
 	cr_expect_eq(with_file(&b, "put --replace k/1", "two").code, 0);
 	cr_expect_eq(with_file(&b, "put --hard-pin hex:00ff", "two").code, 0);
