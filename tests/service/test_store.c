@@ -40,7 +40,7 @@ static void ok(const struct box *b, const char *words)
 static struct box_ran with_file(const struct box *b, const char *words, const char *name)
 {
 	struct box_ran r;
-	char all[600];
+	char all[1200];
 	snprintf(all, sizeof(all), "%s %s", words, box_at(b, name));
 	box_run(b, &r, all);
 	return r;
@@ -229,21 +229,23 @@ Test(store, agent_killed)
 
 /* ---- many writers ---- */
 
-enum { WRITERS = 64, VALUE_MAX = 4 << 20 };
+enum { WRITERS = 64, READERS = 4, HEAD = 64 };
 
-struct writer {
+/* A value: a head that names its writer, and a body that all share, so that 64 of a GiB fit. */
+struct contest {
 	const struct box *b;
-	unsigned i;
-	size_t n;
-	int code;
-	pthread_barrier_t *start;
+	size_t n; /* of a value */
+	uint8_t *body;
+	_Atomic bool over;
+	_Atomic unsigned seen; /* whole values that readers got */
+	pthread_barrier_t start;
 };
 
-static void fill(uint8_t *p, size_t n, unsigned i)
-{
-	for (size_t k = 0; k < n; k++)
-		p[k] = (uint8_t)(i * 37 + k * 11 + (k >> 9));
-}
+struct writer {
+	struct contest *c;
+	unsigned i;
+	int code;
+};
 
 static struct pml *open_here(const struct box *b)
 {
@@ -251,64 +253,147 @@ static struct pml *open_here(const struct box *b)
 	struct pml_error err = PML_ERROR_INIT;
 	struct pml *p = NULL;
 	o.data = b->data;
+	o.deadline_ms = 60000;
 	if (pml_open(&o, &p, &err) != 0)
 		fprintf(stderr, "%s\n", err.text);
 	return p;
 }
 
+static struct pml_item contended(struct contest *c, uint8_t *head, struct pml_buf bufs[2])
+{
+	struct pml_item it = PML_ITEM_INIT;
+	size_t h = MIN_OF(c->n, (size_t)HEAD);
+	bufs[0] = (struct pml_buf){ head, h };
+	bufs[1] = (struct pml_buf){ c->body, c->n - h };
+	it.key = "contended";
+	it.key_bytes = 9;
+	it.bufs = bufs;
+	it.n_bufs = 2;
+	return it;
+}
+
 static void *write_once(void *arg)
 {
 	struct writer *w = arg;
-	struct pml_error err = PML_ERROR_INIT;
-	uint8_t *v = malloc(w->n + 1);
-	struct pml *p = open_here(w->b);
-	fill(v, w->n, w->i);
-	pthread_barrier_wait(w->start);
+	uint8_t head[HEAD];
+	struct pml_buf bufs[2];
+	struct pml_item it = contended(w->c, memset(head, (int)w->i, HEAD), bufs);
+	struct pml *p = open_here(w->c->b);
+	pthread_barrier_wait(&w->c->start);
 	do {
-		w->code = pml_put(p, "contended", 9, v, w->n, NULL, &err);
+		struct pml_op *op = NULL;
+		w->code = pml_put_start(p, &it, 1, NULL, NULL, NULL, &op, NULL);
+		if (w->code == 0)
+			w->code = pml_op_wait(op);
+		pml_op_free(op);
 	} while (w->code == PML_ERR_BUSY_WRITING && usleep(2000) == 0);
 	pml_close(p);
-	free(v);
 	return NULL;
 }
 
-/* Exactly one wins; the others hear BUSY_WRITING, then ALREADY_EXISTS; all see the winner's bytes. */
-Test(store, case_015_64_writers_on_one_key)
+/* Is it one writer's value, whole? Its number; -1: not. */
+static int whole_of(const struct contest *c, const uint8_t *v, size_t n)
 {
-	static const size_t sizes[] = { 0, 1, 4096, (1 << 20) + 1, VALUE_MAX };
-	struct box b;
-	up(&b);
-	for (size_t s = 0; s < ARRAY_LEN(sizes); s++) {
-		struct writer w[WRITERS];
-		pthread_t t[WRITERS];
-		pthread_barrier_t start;
-		unsigned won = 0, winner = 0;
-		pthread_barrier_init(&start, NULL, WRITERS);
-		for (unsigned i = 0; i < WRITERS; i++) {
-			w[i] = (struct writer){ &b, i, sizes[s], -1, &start };
-			pthread_create(&t[i], NULL, write_once, &w[i]);
-		}
-		for (unsigned i = 0; i < WRITERS; i++) {
-			pthread_join(t[i], NULL);
-			cr_expect(w[i].code == 0 || w[i].code == PML_ERR_ALREADY_EXISTS, "%s",
-				  pml_error_name(w[i].code));
-			if (w[i].code == 0)
-				won++, winner = i;
-		}
-		cr_expect_eq(won, 1, "%zu bytes: %u won", sizes[s], won);
-		pthread_barrier_destroy(&start);
-		uint8_t *got = malloc(VALUE_MAX), *want = malloc(VALUE_MAX);
+	size_t h = MIN_OF(c->n, (size_t)HEAD);
+	for (size_t i = 1; i < h; i++)
+		if (v[i] != v[0])
+			return -1;
+	if (n != c->n || memcmp(v + h, c->body, n - h) != 0)
+		return -1;
+	return n ? v[0] : 0;
+}
+
+static void *read_all_along(void *arg)
+{
+	struct contest *c = arg;
+	struct pml *p = open_here(c->b);
+	uint8_t *v = malloc(c->n + 1);
+	while (!c->over) {
 		size_t n = 0;
+		int e = pml_get(p, "contended", 9, v, c->n, &n, NULL, NULL);
+		cr_expect(e == 0 || e == PML_ERR_NOT_FOUND, "%s", pml_error_name(e));
+		if (e == 0)
+			cr_expect(whole_of(c, v, n) >= 0, "%zu bytes", n);
+		c->seen += e == 0;
+		usleep(500);
+	}
+	free(v);
+	pml_close(p);
+	return NULL;
+}
+
+/* The number of the only one that won. */
+static unsigned contest(struct contest *c)
+{
+	struct writer w[WRITERS];
+	pthread_t t[WRITERS], r[READERS];
+	unsigned won = 0, winner = 0;
+	pthread_barrier_init(&c->start, NULL, WRITERS);
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_create(&r[i], NULL, read_all_along, c);
+	for (unsigned i = 0; i < WRITERS; i++) {
+		w[i] = (struct writer){ c, i, -1 };
+		pthread_create(&t[i], NULL, write_once, &w[i]);
+	}
+	for (unsigned i = 0; i < WRITERS; i++) {
+		pthread_join(t[i], NULL);
+		cr_expect(w[i].code == 0 || w[i].code == PML_ERR_ALREADY_EXISTS, "%s",
+			  pml_error_name(w[i].code));
+		if (w[i].code == 0)
+			won++, winner = i;
+	}
+	cr_expect_eq(won, 1, "%zu bytes: %u won", c->n, won);
+	for (int i = 0; i < 2000 && c->seen == 0; i++)
+		usleep(10000);
+	c->over = true;
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_join(r[i], NULL);
+	cr_expect_gt(c->seen, 0, "no reader saw it");
+	pthread_barrier_destroy(&c->start);
+	return winner;
+}
+
+static void contests(const char *pool, const size_t *sizes, size_t n_sizes)
+{
+	struct box b;
+	struct box_ran r;
+	char words[64];
+	box_init(&b);
+	snprintf(words, sizeof(words), "up --no-disk --pool %s", pool);
+	box_run(&b, &r, words);
+	cr_assert_eq(r.code, 0, "%s", r.err);
+	for (size_t s = 0; s < n_sizes; s++) {
+		struct contest c = { .b = &b, .n = sizes[s], .body = malloc(sizes[s] + 1) };
+		size_t n = 0;
+		for (size_t k = 0; k < sizes[s]; k++)
+			c.body[k] = (uint8_t)(k * 11 + (k >> 9));
+		unsigned winner = contest(&c);
+		uint8_t *got = malloc(sizes[s] + 1);
 		struct pml *p = open_here(&b);
-		fill(want, sizes[s], winner);
-		cr_expect_eq(pml_get(p, "contended", 9, got, VALUE_MAX, &n, NULL, NULL), 0);
-		cr_expect(n == sizes[s] && memcmp(got, want, n) == 0);
+		cr_expect_eq(pml_get(p, "contended", 9, got, sizes[s], &n, NULL, NULL), 0);
+		cr_expect_eq(whole_of(&c, got, n), sizes[s] ? (int)winner : 0);
 		cr_expect_eq(pml_remove(p, "contended", 9, NULL, NULL), 0);
 		pml_close(p);
 		free(got);
-		free(want);
+		free(c.body);
 	}
 	box_fini(&b);
+}
+
+/* Exactly one wins; the others hear BUSY_WRITING, then ALREADY_EXISTS; readers see nothing or all of it. */
+Test(store, case_015_64_writers_on_one_key)
+{
+	static const size_t sizes[] = { 0, 1, 4096, (1 << 20) + 1, 4 << 20 };
+	contests("256MiB", sizes, ARRAY_LEN(sizes));
+}
+
+/* The largest of the case's values; with POMELO_TEST_LONG set. */
+Test(store, case_015_values_to_1_gib, .timeout = 600)
+{
+	static const size_t sizes[] = { 64 << 20, 1 << 30 };
+	if (!getenv("POMELO_TEST_LONG"))
+		cr_skip("takes 4 GiB of memory; POMELO_TEST_LONG=1 runs it");
+	contests("2560MiB", sizes, ARRAY_LEN(sizes));
 }
 
 /* ---- stopped at every row of the put table ---- */
@@ -323,52 +408,68 @@ static void wait_stopped(const struct box_job *j, const char *row)
 		  (unsigned)st);
 }
 
+/* Rounds a row: ROUNDS in the environment, or 1. */
+static unsigned rounds(void)
+{
+	const char *s = getenv("ROUNDS");
+	return s ? (unsigned)atoi(s) : 1;
+}
+
+/* Bytes of an object that may have been evicted: these, or none. */
+static void same_or_gone(const struct box *b, const char *key, const char *want,
+			 const char *when)
+{
+	char words[600];
+	snprintf(words, sizeof(words), "get --verify %s", key);
+	struct box_ran r = with_file(b, words, "out");
+	cr_expect(r.code == EXIT_NOT_FOUND_ || (r.code == 0 && same_files(b, want, "out")),
+		  "%s: %s: %d %s", when, key, r.code, r.err);
+}
+
 /*
- * A writer is stopped there; the master dies and comes back, the space is wanted by others; the writer goes
- * on. No byte of another object changes, and the writer's own put is whole or an error.
+ * A writer is stopped there; the master dies and comes back; the whole pool is written over and over, so
+ * that its space is wanted; the writer goes on. No byte of another object changes, and its own put is whole.
  */
-Test(store, writer_stopped_at_every_row, .timeout = 300)
+Test(store, writer_stopped_at_every_row, .timeout = 900)
 {
 	struct box b;
+	struct box_ran r;
 	if (!fault_built())
 		cr_skip("needs a build with fault points");
-	up(&b);
-	make_file(&b, "in", 8 << 20, 1);
-	make_file(&b, "other", 8 << 20, 2);
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	box_init(&b);
+	box_run(&b, &r, "up --no-disk --pool 64MiB --set master.lease_ms=300");
+	cr_assert_eq(r.code, 0, "%s", r.err);
+	make_file(&b, "in", 4 << 20, 1);
+	make_file(&b, "other", 4 << 20, 2);
+	for (size_t i = 0; i < ARRAY_LEN(rows) * rounds(); i++) {
+		const char *row = rows[i % ARRAY_LEN(rows)];
 		struct box_job j;
-		struct box_ran r;
 		char words[512];
-		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:stop put stopped/%zu %s",
-			 rows[i], i, box_at(&b, "in"));
+		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:stop put stopped %s", row,
+			 box_at(&b, "in"));
 		box_start(&b, &j, words);
-		wait_stopped(&j, rows[i]);
+		wait_stopped(&j, row);
 		kill_one(&b, "master");
-		for (int k = 0; k < 8; k++) {
+		for (int k = 0; k < 20; k++) {
 			snprintf(words, sizeof(words), "put --replace other/%d", k);
 			r = with_file(&b, words, "other");
-			cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
+			cr_expect_eq(r.code, 0, "%s: %s", row, r.err);
 		}
 		kill(j.pid, SIGCONT);
 		box_wait(&j, &r);
-		cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
-		snprintf(words, sizeof(words), "get --verify stopped/%zu", i);
-		r = with_file(&b, words, "out");
-		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s: %s", rows[i], r.err);
-		for (int k = 0; k < 8; k++) {
-			snprintf(words, sizeof(words), "get --verify other/%d", k);
-			r = with_file(&b, words, "out");
-			cr_expect(r.code == 0 && same_files(&b, "other", "out"), "%s: %s",
-				  rows[i], r.err);
+		cr_expect_eq(r.code, 0, "%s: %s", row, r.err);
+		same_or_gone(&b, "stopped", "in", row);
+		for (int k = 0; k < 20; k++) {
+			snprintf(words, sizeof(words), "other/%d", k);
+			same_or_gone(&b, words, "other", row);
 		}
-		snprintf(words, sizeof(words), "rm stopped/%zu", i);
-		ok(&b, words);
+		ok(&b, "rm stopped");
 	}
 	box_fini(&b);
 }
 
 /* Killed there instead: the key is free again, at once or when its attempt is discarded. */
-Test(store, writer_killed_at_every_row, .timeout = 300)
+Test(store, writer_killed_at_every_row, .timeout = 900)
 {
 	struct box b;
 	struct box_ran r;
@@ -378,25 +479,26 @@ Test(store, writer_killed_at_every_row, .timeout = 300)
 	box_run(&b, &r, "up --no-disk --pool 256MiB --set master.put_start_discard_ms=1000");
 	cr_assert_eq(r.code, 0, "%s", r.err);
 	make_file(&b, "in", 8 << 20, 1);
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(rows) * rounds(); i++) {
+		const char *row = rows[i % ARRAY_LEN(rows)];
 		struct box_job j;
 		char words[512];
-		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:kill put killed %s",
-			 rows[i], box_at(&b, "in"));
+		snprintf(words, sizeof(words), "POMELO_TEST_FAULTS=%s:kill put killed %s", row,
+			 box_at(&b, "in"));
 		box_start(&b, &j, words);
 		box_wait(&j, &r);
-		cr_expect_eq(r.code, -SIGKILL, "%s", rows[i]);
+		cr_expect_eq(r.code, -SIGKILL, "%s", row);
 		r = with_file(&b, "put --replace killed", "in");
-		cr_expect_eq(r.code, 0, "%s: %s", rows[i], r.err);
+		cr_expect_eq(r.code, 0, "%s: %s", row, r.err);
 		r = with_file(&b, "get --verify killed", "out");
-		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s: %s", rows[i], r.err);
+		cr_expect(r.code == 0 && same_files(&b, "in", "out"), "%s: %s", row, r.err);
 		ok(&b, "rm killed");
 	}
 	box_fini(&b);
 }
 
 /* A reader stopped past its lease, its object removed, its space rewritten: never foreign bytes. */
-Test(store, reader_stopped, .timeout = 300)
+Test(store, reader_stopped, .timeout = 900)
 {
 	static const char *const places[] = { "get_queried", "get_half", "get_copied" };
 	struct box b;
@@ -408,29 +510,30 @@ Test(store, reader_stopped, .timeout = 300)
 	cr_assert_eq(r.code, 0, "%s", r.err);
 	make_file(&b, "in", 8 << 20, 1);
 	make_file(&b, "other", 8 << 20, 2);
-	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(places) * rounds(); i++) {
+		const char *place = places[i % ARRAY_LEN(places)];
 		struct box_job j;
 		char words[512];
 		cr_expect_eq(with_file(&b, "put --replace read", "in").code, 0);
 		snprintf(words, sizeof(words),
-			 "POMELO_TEST_FAULTS=%s:stop --deadline 3s get read %s", places[i],
+			 "POMELO_TEST_FAULTS=%s:stop --deadline 3s get read %s", place,
 			 box_at(&b, "out"));
 		unlink(box_at(&b, "out"));
 		box_start(&b, &j, words);
-		wait_stopped(&j, places[i]);
+		wait_stopped(&j, place);
 		ok(&b, "rm read");
 		usleep(700000);
 		for (int k = 0; k < 7; k++) {
 			snprintf(words, sizeof(words), "put --replace other/%d", k);
 			r = with_file(&b, words, "other");
-			cr_expect_eq(r.code, 0, "%s: %s", places[i], r.err);
+			cr_expect_eq(r.code, 0, "%s: %s", place, r.err);
 		}
 		kill(j.pid, SIGCONT);
 		box_wait(&j, &r);
 		cr_expect(r.code != 0 || same_files(&b, "in", "out"), "%s: foreign bytes",
-			  places[i]);
-		cr_expect(r.code == EXIT_NOT_FOUND_ || r.code == 0, "%s: %d %s", places[i],
-			  r.code, r.err);
+			  place);
+		cr_expect(r.code == EXIT_NOT_FOUND_ || r.code == 0, "%s: %d %s", place, r.code,
+			  r.err);
 		ok(&b, "rm --all");
 	}
 	box_fini(&b);
