@@ -212,9 +212,12 @@ void slot_answered(struct mind *m, struct copy *c)
 
 /* ---- when a slot may be emptied ---- */
 
+/* A put that waits for space finds too little, whatever the share that is free (B2). */
 static bool low(const struct mind *m, const struct holder *h)
 {
 	uint64_t bytes = 0;
+	if (!list_empty(&m->space))
+		return true;
 	for (size_t i = 0; i < h->n_segs; i++)
 		bytes += alloc_bytes(h->segs[i].alloc);
 	return (double)(bytes - MIN_OF(h->used, bytes)) < m->l.low_reserve * (double)bytes;
