@@ -148,6 +148,10 @@ static void on_work_end(struct post *p)
 {
 	struct stc_work *w = container_of(p, struct stc_work, end);
 	struct stc *s = w->s;
+	if (w->flush_due) { /* the term was learnt meanwhile: on_flush comes back here */
+		w->end_due = false;
+		return;
+	}
 	list_del(&w->node);
 	list_del(&w->learn_node);
 	s->n_calls--;
