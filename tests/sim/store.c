@@ -508,7 +508,7 @@ static void open_world(struct world *w, uint64_t seed, struct sim_rng *r)
 					  .master_flags = may_go ? flags_away : flags_stay,
 					  .agent_flags = agent_flags });
 	for (size_t i = 0; i < CLIENTS; i++) {
-		char name[8];
+		char name[24];
 		snprintf(name, sizeof(name), "c%zu", i);
 		w->clients[i].w = w;
 		w->clients[i].ss = ss_client(&w->s, name, nodes[i], "default");

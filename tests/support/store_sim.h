@@ -31,7 +31,7 @@ struct ss_opts {
 };
 
 struct ss_agent {
-	char name[8], node[8], pool_size[48];
+	char name[24], node[24], pool_size[48];
 	struct cl_svc svc;
 	const char *flags[SS_FLAGS_MAX];
 };
