@@ -21,7 +21,7 @@ struct meta_holder *meta_holder_of(const struct meta_state *st, struct bytes id)
 
 static size_t strings_bytes(const struct msg_meta_holder *m)
 {
-	size_t n = m->host.n + 1;
+	size_t n = m->host.n + 1 + m->fd_path.n + 1;
 	for (size_t i = 0; i < m->addrs.n; i++)
 		n += m->addrs.p[i].n + 1;
 	return n;
@@ -45,6 +45,7 @@ static enum err set_strings(struct meta_holder *h, const struct msg_meta_holder 
 	free(h->strings);
 	h->strings = block;
 	char *at = add_string(block, m->host, &h->host);
+	at = add_string(at, m->fd_path, &h->fd_path);
 	h->n_addrs = m->addrs.n;
 	for (size_t i = 0; i < m->addrs.n; i++)
 		at = add_string(at, m->addrs.p[i], &h->addrs[i]);
@@ -121,6 +122,7 @@ struct meta_rec holder_row(const struct meta_holder *h, struct bytes addrs[8])
 					     .kind = (uint8_t)h->kind,
 					     .addrs = { addrs, h->n_addrs },
 					     .host = BYTES_STR(h->host),
+					     .fd_path = BYTES_STR(h->fd_path),
 					     .away = h->away,
 					     .away_since = h->away_since,
 					     .term = h->term,
@@ -159,6 +161,7 @@ void meta_holder_info(const struct meta_holder *h, struct meta_holder_info *out)
 					  .addrs = h->addrs,
 					  .n_addrs = h->n_addrs,
 					  .host = h->host,
+					  .fd_path = h->fd_path,
 					  .away = h->away,
 					  .away_since = h->away_since,
 					  .term = h->term,

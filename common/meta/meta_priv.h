@@ -39,10 +39,10 @@ struct meta_holder {
 	struct map_node node;
 	struct meta_state *st;
 	char id[65];
-	char *strings; /* addrs and host, NUL-ended, one block */
+	char *strings; /* addrs, host and fd_path, NUL-ended, one block */
 	const char *addrs[8];
 	size_t n_addrs;
-	const char *host;
+	const char *host, *fd_path;
 	uint32_t kind;
 	uint8_t pool[16];
 	bool away;

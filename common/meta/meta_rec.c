@@ -79,6 +79,8 @@ static enum err check_holder(const struct meta_rec *r, const struct msg_meta_hol
 			return bad(why, r, "addrs", "at most 256 bytes each, without NUL");
 	if (m->host.n && memchr(m->host.p, '\0', m->host.n))
 		return bad(why, r, "host", "without NUL");
+	if (m->fd_path.n > 107 || (m->fd_path.n && memchr(m->fd_path.p, '\0', m->fd_path.n)))
+		return bad(why, r, "fd_path", "at most 107 bytes, without NUL");
 	return ERR_NONE;
 }
 

@@ -133,7 +133,7 @@ struct meta_holder_info {
 	uint32_t kind; /* 1 agent, 2 owner */
 	const char *const *addrs;
 	size_t n_addrs;
-	const char *host;
+	const char *host, *fd_path;
 	uint8_t pool[16];
 	bool away;
 	uint64_t away_since, term, adoption;

@@ -132,6 +132,7 @@ enum err holder_load(struct mind *m)
 			addrs[a] = BYTES_STR(i.addrs[a]);
 		set_addrs(h, addrs, i.n_addrs);
 		set_text(h->host, sizeof(h->host), BYTES_STR(i.host));
+		set_text(h->fd_path, sizeof(h->fd_path), BYTES_STR(i.fd_path));
 		h->kind = (uint8_t)i.kind;
 		memcpy(h->pool, i.pool, sizeof(h->pool));
 		h->row = r;
@@ -145,7 +146,7 @@ enum err holder_load(struct mind *m)
 struct row_text {
 	struct bytes addrs[8];
 	char addr_text[8][257];
-	char host[65];
+	char host[65], fd_path[108];
 };
 
 static struct app *row_new(struct mind *m, struct holder *h, size_t n)
@@ -161,6 +162,7 @@ static struct app *row_new(struct mind *m, struct holder *h, size_t n)
 	/* the holder may register anew before this is written */
 	memcpy(t->addr_text, h->addr_text, sizeof(t->addr_text));
 	memcpy(t->host, h->host, sizeof(t->host));
+	memcpy(t->fd_path, h->fd_path, sizeof(t->fd_path));
 	for (size_t i = 0; i < h->n_addrs; i++)
 		t->addrs[i] = BYTES_STR(t->addr_text[i]);
 	a->holder = h;
@@ -170,6 +172,7 @@ static struct app *row_new(struct mind *m, struct holder *h, size_t n)
 						      .kind = h->kind,
 						      .addrs = { t->addrs, h->n_addrs },
 						      .host = BYTES_STR(t->host),
+						      .fd_path = BYTES_STR(t->fd_path),
 						      .term = m->term,
 						      .adoption = h->under.adoption };
 	memcpy(a->recs[0].HOLDER.pool, h->pool, sizeof(h->pool));
@@ -419,6 +422,8 @@ static bool row_differs(const struct holder *h, const struct mind_news *n)
 		return true;
 	meta_holder_info(h->row, &i);
 	if (i.kind != n->kind || i.n_addrs != n->n_addrs || strlen(i.host) != n->host.n ||
+	    strlen(i.fd_path) != n->fd_path.n ||
+	    (n->fd_path.n && memcmp(i.fd_path, n->fd_path.p, n->fd_path.n) != 0) ||
 	    (n->host.n && memcmp(i.host, n->host.p, n->host.n) != 0) ||
 	    memcmp(i.pool, n->pool, sizeof(i.pool)) != 0)
 		return true;

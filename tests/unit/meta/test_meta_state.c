@@ -169,6 +169,7 @@ Test(meta_state, holder_rows, .timeout = 5)
 	struct meta_rec r = HOLDER("agent-1", true);
 	r.HOLDER.addrs = (struct bytes_list){ addrs, 2 };
 	r.HOLDER.host = BYTES_STR("rack7");
+	r.HOLDER.fd_path = BYTES_STR("/run/agent.fd");
 	r.HOLDER.away_since = 99;
 	r.HOLDER.term = 4;
 	r.HOLDER.adoption = 2;
@@ -181,6 +182,7 @@ Test(meta_state, holder_rows, .timeout = 5)
 	cr_assert_str_eq(i.addrs[0], "tcp://10.0.0.1:17601");
 	cr_assert_str_eq(i.addrs[1], "ipc:///run/agent.sock");
 	cr_assert_str_eq(i.host, "rack7");
+	cr_assert_str_eq(i.fd_path, "/run/agent.fd");
 	cr_assert(i.away && i.away_since == 99 && i.term == 4 && i.adoption == 2);
 	cr_assert_arr_eq(i.pool, "sixteen bytes..", 16);
 	r.HOLDER.away = false;
