@@ -31,6 +31,7 @@ struct alloc {
 	uint64_t bins_set[(BINS + 63) / 64];
 	struct list bins[BINS];
 	uint64_t *starts[LEVELS]; /* [0] a bit a grain, each higher one a bit a word below */
+	uint64_t *ends; /* a bit where a span ends: most ranges have no free neighbour */
 	unsigned n_levels;
 };
 
@@ -39,6 +40,9 @@ struct alloc {
 static enum err starts_new(struct alloc *a)
 {
 	uint64_t n = a->max + 1;
+	a->ends = calloc((n + 63) / 64, sizeof(uint64_t));
+	if (!a->ends)
+		return ERR_NO_MEMORY;
 	do {
 		n = (n + 63) / 64;
 		a->starts[a->n_levels] = calloc(n, sizeof(uint64_t));
@@ -62,6 +66,16 @@ static void start_clear(struct alloc *a, uint64_t at)
 		if (*w)
 			return;
 	}
+}
+
+static void end_flip(struct alloc *a, uint64_t end)
+{
+	a->ends[end / 64] ^= 1ull << (end % 64);
+}
+
+static bool bit(const uint64_t *w, uint64_t at)
+{
+	return w[at / 64] >> (at % 64) & 1;
 }
 
 /* The highest start at or below `at`; UINT64_MAX: none. */
@@ -142,6 +156,7 @@ static bool span_new(struct alloc *a, uint64_t at, uint64_t n)
 	}
 	bin_add(a, s);
 	start_set(a, at);
+	end_flip(a, at + n);
 	a->free += n;
 	return true;
 }
@@ -151,6 +166,7 @@ static void span_drop(struct alloc *a, struct span *s)
 	bin_del(a, s);
 	map_remove(&a->by_at, &s->node);
 	start_clear(a, s->at);
+	end_flip(a, s->at + s->n);
 	a->free -= s->n;
 	free(s);
 }
@@ -162,6 +178,8 @@ static void span_resize(struct alloc *a, struct span *s, uint64_t n)
 		return;
 	}
 	bin_del(a, s);
+	end_flip(a, s->at + s->n);
+	end_flip(a, s->at + n);
 	a->free = a->free - s->n + n;
 	s->n = n;
 	bin_add(a, s);
@@ -171,13 +189,13 @@ static void span_resize(struct alloc *a, struct span *s, uint64_t n)
 static enum err span_cut(struct alloc *a, struct span *s, uint64_t at, uint64_t n)
 {
 	uint64_t end = s->at + s->n;
-	if (at + n < end && !span_new(a, at + n, end - at - n))
-		return ERR_NO_MEMORY;
-	/* what lies above is a span of its own now */
-	a->free -= end - at - n;
-	bin_del(a, s);
-	s->n = at + n - s->at;
-	bin_add(a, s);
+	if (at + n < end) { /* what lies above is a span of its own */
+		span_resize(a, s, at + n - s->at);
+		if (!span_new(a, at + n, end - at - n)) {
+			span_resize(a, s, end - s->at);
+			return ERR_NO_MEMORY;
+		}
+	}
 	span_resize(a, s, at - s->at);
 	return ERR_NONE;
 }
@@ -211,6 +229,7 @@ void alloc_free(struct alloc *a)
 		for (struct list *l; (l = list_pop_front(&a->bins[b]));)
 			free(list_entry(l, struct span, bin));
 	map_fini(&a->by_at);
+	free(a->ends);
 	for (unsigned l = 0; l < a->n_levels; l++)
 		free(a->starts[l]);
 	free(a);
@@ -218,10 +237,11 @@ void alloc_free(struct alloc *a)
 
 static bool give(struct alloc *a, uint64_t at, uint64_t n)
 {
-	struct span *below = span_below(a, at), *above = span_at(a, at + n);
-	assert(!below || below->at + below->n <= at);
+	assert(!bit(a->starts[0], at));
+	struct span *below = bit(a->ends, at) ? span_below(a, at) : NULL;
+	struct span *above = bit(a->starts[0], at + n) ? span_at(a, at + n) : NULL;
 	uint64_t more = above ? above->n : 0;
-	if (below && below->at + below->n == at) {
+	if (below) {
 		if (above)
 			span_drop(a, above);
 		span_resize(a, below, below->n + n + more);
@@ -380,7 +400,7 @@ void alloc_check(const struct alloc *a)
 		const struct span *below = s->at ? span_below(a, s->at - 1) : NULL;
 		assert(s->n > 0 && s->at + s->n <= a->bytes);
 		assert(!below || below->at + below->n < s->at); /* I1 */
-		assert(start_below(a, s->at) == s->at);
+		assert(start_below(a, s->at) == s->at && bit(a->ends, s->at + s->n));
 		assert(a->bins_set[bin_of(s->n) / 64] >> (bin_of(s->n) % 64) & 1);
 		free_n += s->n;
 		n++;

@@ -9,7 +9,7 @@
  *     OBJ_ALIGN_SMALL; so at least 99 % of a segment holds objects of one size (>= 1,000 of them).
  *
  * O(1): every call, but for a word a level (6) of a bitmap of free ranges' starts, for which
- * 1/512 of the segment's size is reserved and touched only where free ranges begin.
+ * 1/256 of the segment's size is reserved and touched only where free ranges begin or end.
  * Pure. Thread: its owner's.
  */
 #pragma once

@@ -315,10 +315,13 @@ uint16_t tenant_of(struct mind *m, struct bytes name, bool make)
 {
 	if (name.n == 0 || name.n > 64)
 		return TENANTS_MAX;
+	const struct tenant *last = m->n_tenants ? m->tenant[m->tenant_last] : NULL;
+	if (last && tenant_eq(&last->node, &name))
+		return last->index; /* an inventory's entries are most often of one */
 	uint64_t hash = obj_key_hash(name, BYTES(NULL, 0));
 	struct map_node *n = map_find(&m->tenants, hash, tenant_eq, &name);
 	if (n)
-		return container_of(n, struct tenant, node)->index;
+		return m->tenant_last = container_of(n, struct tenant, node)->index;
 	return make ? tenant_add(m, name, hash) : TENANTS_MAX;
 }
 

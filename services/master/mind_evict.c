@@ -86,8 +86,8 @@ static void look(struct mind *m, struct obj *o, struct round *r)
 		evict(m, o);
 		m->looked[o->which] = 0;
 	} else if (obj_leased(m, o)) {
-		m->lease_end_ns =
-			m->lease_end_ns ? MIN_OF(m->lease_end_ns, o->lease_ns) : o->lease_ns;
+		uint64_t end = lease_end_ns(m, o);
+		m->lease_end_ns = m->lease_end_ns ? MIN_OF(m->lease_end_ns, end) : end;
 	}
 }
 

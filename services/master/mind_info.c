@@ -153,9 +153,9 @@ static void explain_obj(const struct mind *m, const struct obj *o, const struct 
 		explain_copy(m, c, f);
 	if (obj_leased(m, o))
 		fact(f, "lease", "%u readers, %" PRIu64 " ms left", o->n_leases,
-		     (o->lease_ns - m->now) / 1000000);
+		     (lease_end_ns(m, o) - m->now) / 1000000);
 	if (s)
-		fact(f, "idle", "%" PRIu64 " ms", (m->now - o->used_ns) / 1000000);
+		fact(f, "idle", "%" PRIu64 " ms", (m->now - used_at_ns(m, o)) / 1000000);
 	if (o->work)
 		explain_work(m, o->work, f);
 }

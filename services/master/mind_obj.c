@@ -241,6 +241,11 @@ void copy_state(struct mind *m, struct copy *c, enum copy_state s)
 
 /* ---- what is served, order of use ---- */
 
+static uint32_t tick_of(const struct mind *m, uint64_t ns)
+{
+	return (uint32_t)MIN_OF((ns - m->start_ns) >> TICK_BITS, UINT32_MAX - 1ull);
+}
+
 static enum lru lru_of(const struct mind *m, const struct obj *o)
 {
 	enum lru w = LRU_PLAIN;
@@ -297,8 +302,8 @@ void copy_serve(struct mind *m, struct copy *c)
 	if (c->opts && c->opts->m.soft_pin_ms) /* it starts when the object is readable */
 		c->opts->soft_until_ns =
 			m->now + MIN_OF(c->opts->m.soft_pin_ms, 86400000ull) * 1000000;
-	if (c->obj->used_ns == 0)
-		c->obj->used_ns = m->now;
+	if (c->obj->used == 0)
+		c->obj->used = tick_of(m, m->now);
 	lru_place(m, c->obj);
 }
 
@@ -308,7 +313,7 @@ void copy_unserve(struct mind *m, struct copy *c)
 		return;
 	c->flags &= (uint8_t)~COPY_SERVED;
 	if (c->state != COPY_COMMITTED)
-		c->free_ns = c->obj->lease_ns; /* readers may still be at it */
+		c->free_ns = lease_end_ns(m, c->obj); /* readers may still be at it */
 	if (any_served(c->obj))
 		return;
 	m->n_served--;
@@ -317,13 +322,13 @@ void copy_unserve(struct mind *m, struct copy *c)
 
 void obj_use(struct mind *m, struct obj *o)
 {
-	o->used_ns = m->now;
+	o->used = tick_of(m, m->now);
 	lru_place(m, o);
 }
 
 bool obj_leased(const struct mind *m, const struct obj *o)
 {
-	return o->lease_ns > m->now;
+	return lease_end_ns(m, o) > m->now;
 }
 
 struct copy *obj_served(const struct mind *m, const struct obj *o)
@@ -369,7 +374,7 @@ void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
 				     .sum = best->sum,
 				     .opts = best->opts ? &best->opts->m : NULL,
 				     .leased = obj_leased(m, o),
-				     .idle_ns = m->now - o->used_ns };
+				     .idle_ns = m->now - used_at_ns(m, o) };
 	/* those that answer first, suspects last */
 	for (int suspect = 0; suspect < 2; suspect++)
 		for (const struct copy *c = o->copies; c; c = c->next) {
@@ -409,7 +414,7 @@ static void lease(struct mind *m, struct obj *o, uint32_t ms)
 	uint64_t until = m->now + MIN_OF(ms, m->l.lease_max_ms) * 1000000ull;
 	if (!obj_leased(m, o))
 		o->n_leases = 0;
-	o->lease_ns = MAX_OF(o->lease_ns, until);
+	o->lease = MAX_OF(o->lease, tick_of(m, until) + 1); /* never shorter than granted */
 }
 
 enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint32_t lease_ms,
@@ -458,7 +463,7 @@ enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uin
 		return ERR_LEASE_LOST;
 	/* at the counter's end it is not known how many there are: time ends it */
 	if (o->n_leases > 0 && o->n_leases < UINT16_MAX && --o->n_leases == 0) {
-		o->lease_ns = MIN_OF(o->lease_ns, m->now);
+		o->lease = 0;
 		m->space_dirty = true;
 	}
 	return ERR_NONE;

@@ -66,8 +66,8 @@ Test(space, a_removed_object_vanishes_at_once_and_its_space_later, .timeout = 10
 	rig_pass(r, 9999);
 	rig_run(r);
 	cr_assert_eq(rig_counts(r).bytes_used, 8192);
-	cr_assert_leq(mind_due_ns(r->m), r->now + 1000000);
-	rig_pass(r, 2);
+	cr_assert_leq(mind_due_ns(r->m), r->now + 40000000);
+	rig_pass(r, 40);
 	rig_run(r);
 	cr_assert_eq(rig_slots(r, 0, 2), 0);
 	cr_assert_eq(rig_counts(r).bytes_used, 0);
@@ -427,7 +427,7 @@ Test(space, an_object_costs_200_bytes_beside_its_key, .timeout = 60)
 		cr_assert_eq(p.pub.err, ERR_NONE);
 	}
 	uint64_t each = (rig_counts(r).index_bytes - before - keys) / N;
-	cr_assert_leq(each, 200 - 16, "%d bytes, and the heap's own 16", (int)each);
+	cr_assert_leq(each, 200 - 24, "%d bytes, and the heap's own 16", (int)each);
 	rig_free(r);
 	NO_LEAKS();
 }
