@@ -204,6 +204,7 @@ uint64_t mind_due_ns(const struct mind *m)
 			return 0;
 		due = sooner(due, slots_later_ns(h));
 		due = sooner(due, h->retry_ns);
+		due = sooner(due, h->row_ns);
 		due = sooner(due, h->readopt_ns);
 		if (h->state == HOLDER_SILENT && h->n_addrs && !h->appending)
 			return 0;

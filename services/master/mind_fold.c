@@ -108,14 +108,25 @@ static void fold_objs(const struct mind *m, struct fold *f)
 
 static void fold_holder(const struct holder *h, struct fold *f)
 {
-	uint64_t flags[] = {
-		h->state,	    h->known,	      h->suspect,
-		h->want_in,	    h->want_away,     h->want_gone,
-		h->new_row,	    h->new_pool,      h->appending,
-		h->settling,	    h->dropping,      h->row != NULL,
-		h->n_sent,	    h->n_unsent,      h->n_later,
-		h->readopt_ns != 0, h->retry_ns != 0, h->settled_seq == h->merge_seq
-	};
+	uint64_t flags[] = { h->state,
+			     h->known,
+			     h->suspect,
+			     h->want_in,
+			     h->want_away,
+			     h->want_gone,
+			     h->new_row,
+			     h->new_pool,
+			     h->appending,
+			     h->settling,
+			     h->dropping,
+			     h->row != NULL,
+			     h->n_sent,
+			     h->n_unsent,
+			     h->n_later,
+			     h->readopt_ns != 0,
+			     h->retry_ns != 0,
+			     h->row_ns != 0,
+			     h->settled_seq == h->merge_seq };
 	for (size_t i = 0; i < ARRAY_LEN(flags); i++)
 		f->word(f, flags[i]);
 	f->term(f, h->under.adoption);

@@ -182,7 +182,7 @@ static struct app *row_new(struct mind *m, struct holder *h, size_t n)
 static void row_send(struct mind *m, struct holder *h, struct app *a)
 {
 	if (!a) {
-		h->retry_ns = m->now + RETRY_MS * 1000000ull;
+		h->row_ns = m->now + RETRY_MS * 1000000ull;
 		return;
 	}
 	h->appending = true;
@@ -242,9 +242,9 @@ static void adopted_or_wait(struct mind *m, struct holder *h)
 
 void holder_step(struct mind *m, struct holder *h)
 {
-	if (h->appending || m->now < h->retry_ns)
+	if (h->appending || m->now < h->row_ns)
 		return;
-	h->retry_ns = 0;
+	h->row_ns = 0;
 	if (h->want_gone)
 		send_gone(m, h);
 	else if (h->want_away && holder_in(h))
@@ -324,7 +324,7 @@ void holder_appended(struct mind *m, struct app *a, enum err e)
 		row_written(m, h, a);
 	else if (e == ERR_NO_SPACE || e == ERR_BUSY || e == ERR_NO_MEMORY) {
 		h->new_row = !a->away && !a->gone;
-		h->retry_ns = m->now + RETRY_MS * 1000000ull;
+		h->row_ns = m->now + RETRY_MS * 1000000ull;
 		return;
 	} else {
 		calls_end(m, &h->regs, e);
@@ -633,8 +633,9 @@ bool holder_work(struct mind *m, struct holder *h)
 		h->retry_ns = 0;
 		holder_settle(m, h);
 		holder_say(m, h);
-		holder_step(m, h);
 	}
+	if (h->row_ns && m->now >= h->row_ns)
+		holder_step(m, h);
 	return slots_later(m, h) || h->dropping || h->state == HOLDER_FINISHING;
 }
 

@@ -19,7 +19,8 @@ static size_t ranges_of(const struct msg_entry *e, struct range *out, uint32_t *
 static bool sound(const struct msg_entry *e)
 {
 	if (e->slot >= SLOT_MAX || e->version == 0 || e->key.n == 0 || e->key.n > OBJ_KEY_MAX ||
-	    e->extents.n > OBJ_EXTENTS_MAX || (e->state != 1 && e->state != 2))
+	    e->tenant.n == 0 || e->tenant.n > 64 || e->extents.n > OBJ_EXTENTS_MAX ||
+	    (e->state != 1 && e->state != 2))
 		return false;
 	for (size_t i = 1; i < e->extents.n; i++)
 		if (e->extents.p[i].segment != e->extents.p[0].segment)
@@ -34,20 +35,25 @@ static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg
 	uint32_t segment;
 	size_t n = ranges_of(e, r, &segment);
 	struct attempt *a = attempt_of(m, e->version);
-	if (a && a->holder == h->index) /* it was committed; the publish is lost */
-		return attempt_commit(m, a, e->slot, e->generation, e->sum);
+	if (a && a->holder == h->index) { /* it was committed; the publish is lost */
+		struct copy *c = attempt_commit(m, a, e->slot, e->generation, e->sum);
+		h->short_memory |= !c;
+		return c;
+	}
 	uint16_t tenant = tenant_of(m, e->tenant, true);
 	struct obj *o;
-	if (tenant == TENANTS_MAX)
+	if (tenant == TENANTS_MAX || obj_merge(m, tenant, e->key, &o) != ERR_NONE) {
+		h->short_memory |= m->n_tenants < TENANTS_MAX;
 		return NULL;
-	h->short_memory |= obj_merge(m, tenant, e->key, &o) != ERR_NONE;
-	if (h->short_memory)
-		return NULL;
+	}
 	struct copy *c = copy_new(m, o, h, e->slot, n);
-	if (!c || (e->state == 1 && opts_copy(m, e->opts, &c->opts) != ERR_NONE)) {
+	/* one that is to go through T2 is remembered from the start */
+	if (!c || (e->state == 1 && opts_copy(m, e->opts, &c->opts) != ERR_NONE) ||
+	    (e->state == 1 && !e->published && !work_get(m, o))) {
 		h->short_memory = true;
 		if (c)
 			copy_drop(m, c, false);
+		work_gc(m, o);
 		obj_gc(m, o);
 		return NULL;
 	}
@@ -128,8 +134,27 @@ static void entry_reject(struct mind *m, struct holder *h, const struct msg_entr
 	if (e->extents.n > OBJ_EXTENTS_MAX)
 		return;
 	size_t n = ranges_of(e, r, &segment);
-	if (space_reserve(m, h, segment, r, n) == ERR_NONE)
-		h->n_lost++; /* else somebody has it */
+	enum err x = space_reserve(m, h, segment, r, n); /* an error: somebody has it */
+	h->n_lost += x == ERR_NONE;
+	h->short_memory |= x == ERR_NO_MEMORY;
+}
+
+/* The range is taken; ERR_CONFLICT: another has some of it; ERR_NO_MEMORY: as if it had not been read. */
+static enum err entry_reserve(struct mind *m, struct holder *h, struct copy *c,
+			      const struct msg_entry *e)
+{
+	if (e->state == 2 && e->reason == RETIRE_OVERLAP)
+		return ERR_NONE; /* the loser of an overlap comes after all others */
+	enum err x = space_reserve(m, h, c->segment, c->ranges, c->n_ranges);
+	if (x != ERR_NO_MEMORY)
+		return x;
+	struct obj *o = c->obj;
+	h->short_memory = true;
+	c->merge = (uint16_t)(h->merge - 1);
+	if (c->state == 0)
+		copy_drop(m, c, false);
+	obj_step(m, o);
+	return x;
 }
 
 static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry *e)
@@ -148,15 +173,15 @@ static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry
 	if (!c)
 		c = entry_new(m, h, e);
 	if (!c) {
-		entry_reject(m, h, e);
+		if (!h->short_memory)
+			entry_reject(m, h, e);
 		return;
 	}
+	enum err x = entry_reserve(m, h, c, e);
+	if (x == ERR_NO_MEMORY)
+		return;
 	c->merge = h->merge;
 	c->generation = e->generation;
-	/* the loser of an overlap comes after all others */
-	enum err x = e->state == 2 && e->reason == RETIRE_OVERLAP
-			     ? ERR_NONE
-			     : space_reserve(m, h, c->segment, c->ranges, c->n_ranges);
 	if (e->state == 1)
 		entry_committed(m, h, c, e);
 	else
@@ -198,8 +223,10 @@ static void writing_merge(struct mind *m, struct holder *h, const struct msg_wri
 	for (size_t i = 0; i < n; i++)
 		q->ranges[i] = (struct range){ w->extents.p[i].offset, w->extents.p[i].bytes };
 	q->n_ranges = (uint8_t)n;
-	if (space_reserve(m, h, q->segment, q->ranges, n) != ERR_NONE) {
-		free(q); /* a slot has it; or nonsense */
+	enum err x = space_reserve(m, h, q->segment, q->ranges, n);
+	if (x != ERR_NONE) {
+		h->short_memory |= x == ERR_NO_MEMORY;
+		free(q); /* a slot has it; or nonsense; or it was read before */
 		return;
 	}
 	for (size_t i = 0; i < n; i++)
@@ -216,6 +243,8 @@ static void writing_all(struct mind *m, struct holder *h, const struct msg_inven
 {
 	for (size_t i = 0; i < piece->writing.n; i++)
 		writing_merge(m, h, &piece->writing.p[i]);
+	if (h->short_memory)
+		return;
 	list_for_each_safe (it, &h->quars) {
 		struct quar *q = list_entry(it, struct quar, node);
 		if (q->merge != h->merge)
@@ -242,6 +271,8 @@ void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_
 			entry_reject(m, h, &piece->entries.p[i]);
 		}
 	}
+	if (piece->cursor == 0)
+		writing_all(m, h, piece);
 	if (h->short_memory) { /* what is not known may not be called absent */
 		h->short_memory = false;
 		h->retry_ns = m->now + RETRY_MS * 1000000ull; /* the same piece again */
@@ -249,7 +280,6 @@ void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_
 		h->cursor = piece->cursor;
 		holder_say(m, h);
 	} else {
-		writing_all(m, h, piece);
 		h->finish_at = 0;
 		holder_set(m, h, HOLDER_FINISHING, h->known);
 		merge_finish(m, h);
@@ -279,16 +309,21 @@ static void merge_done(struct mind *m, struct holder *h)
 	holder_step(m, h);
 }
 
-static void finish_one(struct mind *m, struct holder *h, struct copy *c)
+/* false: no memory, the same one again. */
+static bool finish_one(struct mind *m, struct holder *h, struct copy *c)
 {
 	struct obj *o = c->obj;
+	enum err x = ERR_NONE;
 	if (c->merge != h->merge) {
 		copy_drop(m, c, false);
 		obj_step(m, o);
-	} else if (c->state >= COPY_RETIRED && c->reason == RETIRE_OVERLAP &&
-		   space_reserve(m, h, c->segment, c->ranges, c->n_ranges) != ERR_NONE) {
-		entry_overlap(m, c);
+		return true;
 	}
+	if (c->state >= COPY_RETIRED && c->reason == RETIRE_OVERLAP)
+		x = space_reserve(m, h, c->segment, c->ranges, c->n_ranges);
+	if (x == ERR_CONFLICT)
+		entry_overlap(m, c);
+	return x != ERR_NO_MEMORY;
 }
 
 void merge_finish(struct mind *m, struct holder *h)
@@ -300,7 +335,8 @@ void merge_finish(struct mind *m, struct holder *h)
 		}
 		struct copy *c = slot_at(h, (uint32_t)h->finish_at);
 		if (c) {
-			finish_one(m, h, c);
+			if (!finish_one(m, h, c))
+				return;
 			n++;
 		} else if (!h->pages[h->finish_at / SLOT_PAGE]) {
 			h->finish_at |= SLOT_PAGE - 1;

@@ -205,8 +205,9 @@ struct holder {
 	bool dropping;			    /* it went; its copies leave the index in slices */
 	bool short_memory; /* an entry did not fit: the piece is asked for again */
 	uint64_t drop_at, away_era;
-	uint64_t retry_ns, readopt_ns; /* 0: not */
-	uint16_t merge;		       /* counts merges, modulo */
+	/* again then, 0: not: SETTLED or a command that met no memory; a row; an adoption refused */
+	uint64_t retry_ns, row_ns, readopt_ns;
+	uint16_t merge;	      /* counts merges, modulo */
 	uint64_t merge_seq;   /* of the meta store when the merge began: SETTLED through */
 	uint64_t settled_seq; /* the last SETTLED's */
 	uint64_t cursor;      /* inventory */

@@ -555,7 +555,7 @@ static enum err rem_begin(struct mind *m, uint16_t tenant, struct client *client
 	    map_insert(&m->rems, &r->by_number, rem_hash(&k)) != ERR_NONE) {
 		free(r);
 		if (e == ERR_NONE)
-			obj_gc(m, o);
+			obj_step(m, o); /* nothing may be left of it */
 		return e != ERR_NONE ? e : ERR_NO_MEMORY;
 	}
 	r->obj = o;

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+volatile int rig_calm;
+volatile uint64_t rig_seed;
+
 /* ---- what the mind says ---- */
 
 static void on_command(void *ctx, const struct mind_cmd *c)
@@ -11,7 +14,9 @@ static void on_command(void *ctx, const struct mind_cmd *c)
 	struct rig *r = ctx;
 	if (r->n_cmds == r->cap_cmds) {
 		r->cap_cmds = r->cap_cmds ? 2 * r->cap_cmds : 64;
+		rig_calm++;
 		r->cmds = realloc(r->cmds, r->cap_cmds * sizeof(*r->cmds));
+		rig_calm--;
 		assert(r->cmds);
 	}
 	struct rig_cmd *q = &r->cmds[r->n_cmds++];
@@ -32,6 +37,7 @@ static enum err apply(struct rig *r, const struct mind_append *a)
 {
 	struct why why = { 0 };
 	enum err first = ERR_NONE;
+	rig_calm++;
 	meta_state_plan(r->st);
 	for (size_t i = 0; i < a->n; i++) {
 		struct meta_rec rec = a->recs[i];
@@ -42,6 +48,7 @@ static enum err apply(struct rig *r, const struct mind_append *a)
 		first = first != ERR_NONE ? first : e;
 		r->n_away += rec.type == META_HOLDER && rec.HOLDER.away;
 	}
+	rig_calm--;
 	return first;
 }
 
@@ -110,8 +117,10 @@ static struct msg_entry entry_of(const struct fake_slot *s, uint32_t slot,
 
 static void inventory(struct rig *r, struct fake *f, const struct rig_cmd *q)
 {
+	rig_calm++;
 	struct msg_entry *e = calloc(FAKE_SLOTS, sizeof(*e));
 	struct msg_extent *x = calloc(FAKE_SLOTS * 2, sizeof(*x));
+	rig_calm--;
 	struct msg_writing w[16];
 	struct msg_extent wx[16][OBJ_EXTENTS_MAX];
 	const struct msg_under u = { 0, f->term, f->adoption, f->epoch };
@@ -234,11 +243,13 @@ void rig_lose(struct rig *r, int h, int op)
 
 static void begin(struct rig *r)
 {
+	rig_calm++;
 	const struct mind_out out = { r, on_command, on_append };
 	const struct meta_rec term = { .type = META_TERM, .TERM = { meta_term(r->st) + 1 } };
 	assert(meta_state_apply(r->st, ++r->seq, &term) == ERR_NONE);
 	assert(mind_new(&r->l, &out, r->st, r->now, &r->m) == ERR_NONE);
 	mind_clock(r->m, r->now);
+	rig_calm--;
 }
 
 struct rig *rig_bare(const struct mind_limits *l)
@@ -315,7 +326,9 @@ void rig_register(struct rig *r, int h)
 			       .pool_epoch = f->epoch,
 			       .segments = &seg,
 			       .n_segments = 1 };
+	rig_calm++;
 	struct reg *g = calloc(1, sizeof(*g));
+	rig_calm--;
 	assert(g);
 	g->r.call.done = on_reg;
 	mind_register(r->m, &n, &g->r);

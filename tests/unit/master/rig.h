@@ -87,6 +87,11 @@ struct rig {
 	struct msg_put_opts *opts; /* of the puts to come */
 };
 
+/* While not 0 no allocation is made to fail (test_oom.c). */
+extern volatile int rig_calm; /* volatile: compilers know that malloc reads no globals */
+
+extern volatile uint64_t rig_seed; /* of the soak under way */
+
 struct rig *rig_new(void);
 /* Without holders having registered. */
 struct rig *rig_bare(const struct mind_limits *l);
