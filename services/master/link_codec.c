@@ -21,7 +21,7 @@ static struct msg_under under_out(const struct mind_under *u)
 	return (struct msg_under){ u->shard, u->term, u->adoption, u->pool_epoch };
 }
 
-static bool same_under(const struct mind_under *a, const struct mind_under *b)
+bool link_same_under(const struct mind_under *a, const struct mind_under *b)
 {
 	return a->shard == b->shard && a->term == b->term && a->adoption == b->adoption &&
 	       a->pool_epoch == b->pool_epoch;
@@ -33,7 +33,7 @@ static void take(struct lane *l)
 	l->under = list_entry(l->queue.next, struct link_cmd, node)->c.under;
 	while (l->n_sent < max && !list_empty(&l->queue)) {
 		struct link_cmd *x = list_entry(l->queue.next, struct link_cmd, node);
-		if (!same_under(&x->c.under, &l->under))
+		if (!link_same_under(&x->c.under, &l->under))
 			return;
 		list_del(&x->node);
 		list_push_back(&l->sent, &x->node);
@@ -155,6 +155,9 @@ static enum err on_piece(struct lane *l, struct dec *d, struct mind *mind)
 	if (e)
 		return e;
 	count_rejected(l->link->m, &m);
+	struct mind_under u = under_in(m.under);
+	if (m.cursor && link_same_under(&u, &l->under))
+		link_ahead(l, m.cursor);
 	mind_inventory(mind, l->link->index, &m);
 	return ERR_NONE;
 }

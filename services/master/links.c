@@ -33,9 +33,10 @@ static struct mst_link *link_get(struct mst *m, uint32_t index)
 		return NULL;
 	k->m = m;
 	k->index = index;
-	for (size_t i = 0; i < LINK_OPS; i++) {
+	for (size_t i = 0; i < LINK_LANES; i++) {
 		struct lane *l = &k->lanes[i];
-		*l = (struct lane){ .link = k, .op = (enum mind_op)i };
+		*l = (struct lane){ .link = k,
+				    .op = i < LINK_OPS ? (enum mind_op)i : MIND_INVENTORY };
 		list_init(&l->queue);
 		list_init(&l->sent);
 	}
@@ -138,7 +139,7 @@ static enum err link_up(struct mst_link *k, struct why *why)
 
 static void clear_queues(struct mst_link *k)
 {
-	for (size_t i = 0; i < LINK_OPS; i++)
+	for (size_t i = 0; i < LINK_LANES; i++)
 		link_drop(&k->lanes[i].queue, &k->lanes[i].n_queue);
 }
 
@@ -193,8 +194,8 @@ static void on_done(struct rpc_call *c)
 	struct mst_link *k = l->link;
 	struct why why = c->why;
 	enum err e = c->err;
-	bool mine = !l->dropped && k->m->term.mind;
-	l->busy = false;
+	bool mine = !l->dropped && !l->ahead && k->m->term.mind;
+	l->busy = l->ahead = false;
 	k->n_busy--;
 	if (mine && e == ERR_NONE) {
 		why = (struct why){ 0 };
@@ -247,7 +248,7 @@ void mst_links_flush(struct mst *m)
 {
 	for (struct list *x; (x = list_pop_front(&m->links.dirty));) {
 		struct mst_link *k = list_entry(x, struct mst_link, dirty);
-		for (size_t i = 0; i < LINK_OPS && !k->lost; i++)
+		for (size_t i = 0; i < LINK_LANES && !k->lost; i++)
 			if (!k->lanes[i].busy && k->lanes[i].n_queue > 0)
 				send_lane(&k->lanes[i]);
 	}
@@ -261,7 +262,7 @@ static void begin_anew(struct mst_link *k)
 	clear_queues(k);
 	timer_stop(k->m->svc.loop, &k->retry);
 	k->lost = k->refused = false;
-	for (size_t i = 0; i < LINK_OPS; i++)
+	for (size_t i = 0; i < LINK_LANES; i++)
 		if (k->lanes[i].busy && !k->lanes[i].dropped) {
 			k->lanes[i].dropped = true;
 			rpc_cancel(&k->lanes[i].call);
@@ -286,6 +287,37 @@ static bool keep(struct lane *l, const struct mind_cmd *c)
 	return true;
 }
 
+void link_ahead(struct lane *l, uint64_t cursor)
+{
+	struct mst_link *k = l->link;
+	bool first = l == &k->lanes[MIND_INVENTORY];
+	struct lane *other = &k->lanes[first ? (size_t)LINK_OPS : (size_t)MIND_INVENTORY];
+	struct mind_cmd c = {
+		.op = MIND_INVENTORY, .holder = k->index, .under = l->under, .cursor = cursor
+	};
+	if (other->busy || other->n_queue > 0 || k->lost || !keep(other, &c))
+		return;
+	other->ahead = true;
+	send_lane(other);
+}
+
+/* The piece asked for is on its way; otherwise what else was to be asked for is out of date. */
+static bool comes_already(struct mst_link *k, const struct mind_cmd *c)
+{
+	struct lane *lanes[] = { &k->lanes[MIND_INVENTORY], &k->lanes[LINK_OPS] };
+	for (size_t i = 0; i < ARRAY_LEN(lanes); i++) {
+		struct lane *l = lanes[i];
+		const struct link_cmd *x = list_entry(l->sent.next, struct link_cmd, node);
+		link_drop(&l->queue, &l->n_queue);
+		if (!l->busy || l->dropped || x->c.cursor != c->cursor ||
+		    !link_same_under(&l->under, &c->under))
+			continue;
+		l->ahead = false;
+		return true;
+	}
+	return false;
+}
+
 void mst_links_command(void *ctx, const struct mind_cmd *c)
 {
 	struct mst *m = ctx;
@@ -298,7 +330,7 @@ void mst_links_command(void *ctx, const struct mind_cmd *c)
 	}
 	if (c->op == MIND_ADOPT)
 		begin_anew(k);
-	if (k->lost)
+	if (k->lost || (c->op == MIND_INVENTORY && comes_already(k, c)))
 		return; /* the back-off ends with mind_resend */
 	if (!keep(&k->lanes[c->op], c)) {
 		metric_inc(m->svc.metrics, MST_M_COMMANDS_LOST);
@@ -322,7 +354,7 @@ enum err mst_links_open(struct mst *m)
 static void link_free(struct mst_link *k)
 {
 	timer_stop(k->m->svc.loop, &k->retry);
-	for (size_t i = 0; i < LINK_OPS; i++) {
+	for (size_t i = 0; i < LINK_LANES; i++) {
 		link_drop(&k->lanes[i].queue, &k->lanes[i].n_queue);
 		link_drop(&k->lanes[i].sent, &k->lanes[i].n_sent);
 		buf_fini(&k->lanes[i].body);

@@ -5,8 +5,8 @@
  *   mind ── command ──> queue (one a holder and kind) ── this turn's end ──> one message a kind
  *   mind <── answer ─── reply
  *
- * L1: one message a holder and kind is on the wire; what comes meanwhile goes in the next one. So an
- *     inventory is pulled piece by piece, each merged before the next is asked for.
+ * L1: one message a holder and kind is on the wire; what comes meanwhile goes in the next one. An
+ *     inventory is pulled piece by piece, the next one on its way while one is merged, and no more.
  * L2: a queue has a limit (B1). What does not fit, and what was lost or answered late, is forgotten
  *     here: after a back-off mind_resend() says what is still owed.
  * L3: an adoption empties the queues of its holder: older commands would be refused (V9).

@@ -5,7 +5,8 @@
 #include "master.h"
 #include "rpc/rpc.h"
 
-#define LINK_OPS (MIND_FENCE + 1)
+#define LINK_OPS   (MIND_FENCE + 1)
+#define LINK_LANES (LINK_OPS + 1) /* INVENTORY has two */
 
 /* A command, kept. */
 struct link_cmd {
@@ -24,6 +25,7 @@ struct lane {
 	struct rpc_call call;
 	struct buf body;
 	bool busy, dropped; /* dropped: the answer is nobody's any more (L3) */
+	bool ahead;	    /* a piece that the mind has not asked for yet */
 };
 
 struct mst_link {
@@ -33,7 +35,7 @@ struct mst_link {
 	struct rpc_client *client;
 	char *addrs; /* those of client, one a line */
 	struct ticket_key *key;
-	struct lane lanes[LINK_OPS];
+	struct lane lanes[LINK_LANES];
 	struct list dirty;
 	uint64_t heard_ns;
 	bool beats;
@@ -50,3 +52,6 @@ enum err link_encode(struct lane *l, uint32_t inventory_bytes) MUST_CHECK;
 /* The reply's body: feeds the mind. ERR_BAD_MESSAGE ...: it cannot be understood; STALE_*: refused. */
 enum err link_answer(struct lane *l, struct bytes body, struct why *why) MUST_CHECK;
 void link_drop(struct list *cmds, size_t *n);
+bool link_same_under(const struct mind_under *a, const struct mind_under *b);
+/* Asks for the next piece while the one that came by lane l is merged. */
+void link_ahead(struct lane *l, uint64_t cursor);

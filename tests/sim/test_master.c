@@ -686,10 +686,39 @@ Test(master, an_inventory_comes_in_pieces)
 	w.h[0].n_slots = n;
 	cl_restart(w.c, "master");
 	wait_ready(&w, 10000);
-	cr_assert_geq(w.h[0].got[METHOD_INVENTORY - METHOD_ADOPT].calls, 4u);
+	cr_assert_geq(w.h[0].got[METHOD_INVENTORY - METHOD_ADOPT].calls, 5u);
+	cr_assert_leq(w.h[0].got[METHOD_INVENTORY - METHOD_ADOPT].calls, 8u, "each once");
 	cr_assert_eq(metric(&w, MST_M_OBJECTS, 0), 5000u);
 	cr_assert_eq(query(&w, "key-4999"), ERR_NONE);
 	world_close(&w);
+	NO_LEAKS();
+}
+
+/* Whichever piece is lost, late or spoilt: the next one is on its way by then. */
+Test(master, a_piece_may_fail)
+{
+	char key[24];
+	for (size_t i = 0; i < ARRAY_LEN(troubles) * 4; i++) {
+		struct world w;
+		world_open(&w, 200 + i, 1);
+		w.h[0].bytes = 64 << 20;
+		cl_start(w.c, "master");
+		cl_start(w.c, "h0");
+		wait_ready(&w, 3000);
+		for (size_t n = 0; n < 4500; n++) {
+			snprintf(key, sizeof(key), "key-%zu", n);
+			holder_plant(&w.h[0], key, version_make(1, 1000 + n), 100, true);
+		}
+		w.h[0].rule[0] = troubles[i / 4].rule;
+		w.h[0].rule[0].item_err = ERR_NONE;
+		w.h[0].rule[0].method = METHOD_INVENTORY;
+		w.h[0].rule[0].skip = (uint32_t)(i % 4);
+		cl_restart(w.c, "master");
+		wait_ready(&w, 20000);
+		cr_assert_eq(metric(&w, MST_M_OBJECTS, 0), 4500u, "%s %zu",
+			     troubles[i / 4].what, i % 4);
+		world_close(&w);
+	}
 	NO_LEAKS();
 }
 

@@ -107,6 +107,11 @@ static void answer(struct run *x, struct rpc_req *r, struct buf *b)
 		item_answer(i);
 		return;
 	}
+	if (rule->skip > 0) {
+		rule->skip--;
+		item_answer(i);
+		return;
+	}
 	rule->times -= rule->times != UINT32_MAX;
 	i->err = rule->err;
 	if (rule->garbage) {

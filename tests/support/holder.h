@@ -32,6 +32,7 @@ struct holder_slot {
 /* The next `times` calls of a method; times 0: the rule is over. */
 struct holder_rule {
 	uint32_t method, times;
+	uint32_t skip;	   /* so many calls pass first */
 	enum err err;	   /* the reply's status */
 	enum err item_err; /* of each item */
 	uint32_t delay_ms;
