@@ -182,8 +182,10 @@ bool mind_work(struct mind *m)
 	more |= attempts_due(m);
 	more |= evict_work(m);
 	more |= range_work(m);
-	if (!list_empty(&m->space))
+	if (!list_empty(&m->space)) {
 		m->space_dirty = true; /* a lease may have ended */
+		m->space_ns = m->now + RETRY_MS * 1000000ull;
+	}
 	mind_leave(m);
 	return more || !list_empty(&m->todo);
 }
@@ -218,7 +220,7 @@ uint64_t mind_due_ns(const struct mind *m)
 	if (!list_empty(&m->space)) {
 		if (m->looked[LRU_PLAIN] || m->looked[LRU_SOFT])
 			return 0; /* a turn goes on */
-		due = sooner(due, m->now + RETRY_MS * 1000000ull);
+		due = sooner(due, m->space_ns);
 	}
 	return due;
 }

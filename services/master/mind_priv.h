@@ -298,6 +298,7 @@ struct mind {
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
 	uint64_t retry_ns;		  /* appends that failed are tried again; 0: none */
+	uint64_t space_ns;		  /* puts that wait for space are tried again */
 	bool space_dirty;
 	struct extent shown[OBJ_EXTENTS_MAX * OBJ_EXTENTS_MAX]; /* of the object shown last */
 	struct {

@@ -584,6 +584,8 @@ void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_p
 		call_end(m, &p->call, e);
 	} else if ((kept = malloc(sizeof(*kept)))) {
 		*kept = one;
+		if (list_empty(&m->space))
+			m->space_ns = m->now + RETRY_MS * 1000000ull;
 		call_wait(m, &p->call, &m->space, kept);
 	} else {
 		call_end(m, &p->call, ERR_NO_MEMORY);

@@ -312,5 +312,5 @@ void slots_hurry(struct mind *m, struct holder *h)
 		return;
 	for (uint32_t i = 0; i < h->n_pages; i++)
 		if (h->pages[i] && h->pages[i]->n_later)
-			h->pages[i]->later_ns = 0;
+			h->pages[i]->later_ns = 1; /* long past; 0 is never */
 }

@@ -136,6 +136,37 @@ Test(space, unless_space_is_below_the_low_reserve, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* What the low reserve hurries is due at once, and what waits for space is looked at again in time. */
+Test(space, a_put_that_waits_is_due, .timeout = 10)
+{
+	const struct mind_limits l = { .high_watermark = 1 };
+	struct rig *r = rig_bare(&l);
+	struct rig_put p;
+	r->h[0].bytes = 1 << 20;
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(put(r, "a", 512000), ERR_NONE);
+	rig_restart(r);
+	rig_run(r);
+	cr_assert_eq(rig_remove(r, "a"), ERR_NONE);
+	cr_assert_eq(put(r, "b", 520000), ERR_NONE);
+	cr_assert_eq(rig_slots(r, 0, 2), 1, "a waits for leases of before");
+	cr_assert_gt(mind_due_ns(r->m), r->now);
+	rig_start(r, &p, "c", 100000, -1, false);
+	cr_assert_eq(p.done, 0);
+	cr_assert_leq(mind_due_ns(r->m), r->now);
+	mind_work(r->m);
+	cr_assert_gt(mind_due_ns(r->m), r->now);
+	r->now += 100 * 1000000ull;
+	mind_clock(r->m, r->now);
+	cr_assert_leq(mind_due_ns(r->m), r->now);
+	rig_run(r);
+	cr_assert_eq(p.done, 1);
+	cr_assert_eq(p.p.call.err, ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* ---- eviction ---- */
 
 Test(space, the_one_used_longest_ago_goes, .timeout = 10)
