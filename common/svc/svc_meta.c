@@ -124,6 +124,7 @@ static enum err begin_open(struct svc_meta *m, struct why *why)
 			       .name = s->def->name,
 			       .fs = s->meta_fs,
 			       .log = &s->log,
+			       .limits = m->limits,
 			       .opened = on_opened,
 			       .broken = on_broken,
 			       .ctx = m };
@@ -148,7 +149,7 @@ static void open_again(struct timer *t)
 enum err svc_meta_open(struct svc_meta *m, struct svc *s, void (*ready)(struct svc *s),
 		       struct why *why)
 {
-	*m = (struct svc_meta){ .svc = s, .ready = ready };
+	*m = (struct svc_meta){ .svc = s, .ready = ready, .limits = m->limits };
 	if (!s->meta_fs && !loop_uv(s->loop))
 		return why_set(why, ERR_INVALID_PARAMS,
 			       "meta log: a simulation says where its files are");

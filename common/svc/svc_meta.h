@@ -27,7 +27,8 @@ enum svc_meta_state {
 };
 
 struct svc_meta {
-	struct meta *meta; /* appends go to it once state is SVC_META_READY */
+	struct meta_limits limits; /* set before svc_meta_open(), or 0: the defaults */
+	struct meta *meta;	   /* appends go to it once state is SVC_META_READY */
 	enum svc_meta_state state;
 	/* private */
 	struct svc *svc;

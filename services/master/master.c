@@ -176,6 +176,7 @@ static enum err on_open(struct svc *s, struct why *why)
 	enum err e = mst_links_open(m);
 	if (e)
 		return why_set(why, e, "no memory for links to holders");
+	m->meta.limits.tombs_max = m->conf.tombs_max;
 	e = beats_open(m, why);
 	if (e == ERR_NONE)
 		e = svc_meta_open(&m->meta, s, on_term, why);

@@ -15,6 +15,8 @@
  */
 #include "mind_priv.h"
 
+#include "base/fault.h"
+
 static bool live(const struct mind *m, const struct copy *c)
 {
 	return holder_in(m->holders[c->holder]);
@@ -174,7 +176,12 @@ static bool t2(struct mind *m, struct obj *o, uint64_t v)
 		return false;
 	retire_below(m, o, v, RETIRE_SUPERSEDED);
 	bool tombs = BROKEN(m, MIND_BREAK_TOMB_PUT) || tombs_durable(m, o, v - 1);
-	return tombs && retired_below(m, o, v);
+	bool retired = retired_below(m, o, v);
+	if (retired)
+		FAULT_AT(publish_retired);
+	if (tombs)
+		FAULT_AT(publish_tombs);
+	return tombs && retired;
 }
 
 static void step_top(struct mind *m, struct obj *o)
@@ -188,6 +195,8 @@ static void step_top(struct mind *m, struct obj *o)
 	if (!was)
 		m->n.publishes++;
 	serve(m, o, v);
+	if (!was)
+		FAULT_AT(publish_indexed);
 	retire_below(m, o, v, RETIRE_SUPERSEDED);
 }
 
