@@ -73,6 +73,12 @@ def kills(st):
         meson_tests(st, "build", ["kills-long"], jobs="1", mult=100)
 
 
+def store_stop(st):
+    """Writers, readers, agents and masters stopped at every row of the put table, 100 rounds a row."""
+    if setup(st, "build-faults"):
+        meson_tests(st, "build-faults", ["stop-long"], jobs="1", mult=100)
+
+
 def storm(st):
     """Connection storms against every port, five interleaved rounds each."""
     if setup(st, "build"):
@@ -124,7 +130,7 @@ def clean_root(st):
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
-STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, storm,
+STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop, storm,
                                   unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 

@@ -24,6 +24,7 @@ BUILDS = {
     "build": ["-Dtests=true"],
     "build-asan": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized", "-Dfaults=true", "-Dcuda=disabled"],
     "build-tsan": ["-Db_sanitize=thread", "-Db_lundef=false", "-Dbuildtype=debugoptimized", "-Dcuda=disabled"],
+    "build-faults": ["-Dfaults=true", "-Dcuda=disabled"],
     "build-clang": [],
     "build-fuzz": ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dbuildtype=debugoptimized", "-Dfuzz=true", "-Dtests=false", "-Dcuda=disabled"],
     "build-off": ["-Dcuda=disabled", "-Drdma=disabled", "-During=disabled", "-Ds3=disabled"],
