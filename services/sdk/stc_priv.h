@@ -39,7 +39,8 @@ enum {
 	STC_PROGRESS_MS = 5000, /* put_start_discard_ms / 6 */
 	STC_BACKOFF_MS = 10,
 	STC_BACKOFF_MAX_MS = 500,
-	STC_READS_MAX = 4, /* losses of one get: then LEASE_LOST */
+	STC_READS_MAX = 4,   /* losses of one get: then LEASE_LOST */
+	STC_TICKETS_MAX = 2, /* that a holder may refuse before the put does not begin again */
 	STC_REVOKES_MAX = 65536,
 };
 
@@ -150,8 +151,9 @@ struct stc_flow {
 	uint32_t retry_ms;
 	char *peer, *text;
 	const char *step;
-	uint32_t tries;		     /* pauses in a row */
-	uint32_t reads;		     /* losses of a get */
+	uint32_t tries; /* pauses in a row */
+	uint32_t reads; /* losses of a get */
+	uint32_t bad_tickets;
 	int back;		     /* where PAUSE goes */
 	uint64_t pause;		     /* ms, set by flow_again */
 	bool redone;		     /* an attempt of it was given up */

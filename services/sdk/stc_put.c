@@ -164,6 +164,10 @@ static int committed(struct stc_flow *f)
 	case ERR_NO_SPACE: /* of slots: elsewhere */
 		f->err = ERR_BUSY;
 		return undo(f, PUT_ASK);
+	case ERR_BAD_TICKET: /* the holder may have lost its pool and made another one since */
+		if (f->bad_tickets++ < STC_TICKETS_MAX)
+			f->err = ERR_STALE_ATTEMPT;
+		return undo(f, PUT_ASK);
 	default:
 		return undo(f, PUT_ASK);
 	}

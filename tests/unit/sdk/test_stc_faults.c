@@ -348,10 +348,10 @@ Test(stc_faults, commit_refused)
 	NO_LEAKS();
 }
 
-/* A ticket that the holder does not like is nobody's bad luck. */
+/* w->step: how often the holder does not like the ticket, as after the loss of its pool. */
 static bool bad_ticket(struct fake *w, uint32_t method, struct rpc_req *r)
 {
-	if (method != METHOD_COMMIT)
+	if (method != METHOD_COMMIT || w->step-- <= 0)
 		return false;
 	w_reply_results(r, 1, ERR_BAD_TICKET, 0);
 	return true;
@@ -364,6 +364,12 @@ Test(stc_faults, commit_refused_for_good)
 	struct stc_buf buf = { "x", 1 };
 	w_open(&w, &(struct w_opts){ .seed = 36 });
 	w.f.on = bad_ticket;
+	w.f.step = 2;
+	cr_expect_eq(w_put(&w, "lost", BYTES_STR("value"), false, 5000), ERR_NONE);
+	cr_expect_eq(w.f.n_attempts, 3);
+	sim_run_ms(w.sim, 100);
+	cr_expect_eq(w.f.revoked, 2);
+	w.f.step = 100;
 	cr_assert_eq(stc_call_new(STC_PUT, 1, &c), ERR_NONE);
 	c->items[0].key = BYTES_STR("a");
 	c->items[0].bufs = &buf;
@@ -372,9 +378,9 @@ Test(stc_faults, commit_refused_for_good)
 	cr_expect_eq(c->items[0].err, ERR_BAD_TICKET);
 	cr_expect_str_eq(c->items[0].peer, "agent-1");
 	cr_expect_str_eq(c->items[0].step, "COMMIT");
-	cr_expect_eq(w.f.n_attempts, 1);
+	cr_expect_eq(w.f.n_attempts, 6);
 	sim_run_ms(w.sim, 100);
-	cr_expect_eq(w.f.revoked, 1);
+	cr_expect_eq(w.f.revoked, 5);
 	stc_call_free(c);
 	w_close(&w);
 	NO_LEAKS();
