@@ -173,10 +173,6 @@ static void span_drop(struct alloc *a, struct span *s)
 
 static void span_resize(struct alloc *a, struct span *s, uint64_t n)
 {
-	if (n == 0) {
-		span_drop(a, s);
-		return;
-	}
 	bin_del(a, s);
 	end_flip(a, s->at + s->n);
 	end_flip(a, s->at + n);
@@ -189,6 +185,7 @@ static void span_resize(struct alloc *a, struct span *s, uint64_t n)
 static enum err span_cut(struct alloc *a, struct span *s, uint64_t at, uint64_t n)
 {
 	uint64_t end = s->at + s->n;
+	assert(n > 0 && at >= s->at && at + n <= end);
 	if (at + n < end) { /* what lies above is a span of its own */
 		span_resize(a, s, at + n - s->at);
 		if (!span_new(a, at + n, end - at - n)) {
@@ -196,7 +193,10 @@ static enum err span_cut(struct alloc *a, struct span *s, uint64_t at, uint64_t 
 			return ERR_NO_MEMORY;
 		}
 	}
-	span_resize(a, s, at - s->at);
+	if (at > s->at)
+		span_resize(a, s, at - s->at);
+	else
+		span_drop(a, s);
 	return ERR_NONE;
 }
 

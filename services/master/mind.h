@@ -293,9 +293,9 @@ struct mind_counts {
 	uint64_t objects, copies, attempts, waiting, tombs_owed;
 	uint64_t index_bytes, bytes_total, bytes_used, quarantine_bytes;
 	uint64_t puts, publishes, removes, evictions, hits, misses;
-	uint64_t
-		rejected; /* entries of inventories that were not taken: unsound, or an overlap */
-	enum err failed; /* an append failed for good: the service ends */
+	uint64_t rejected; /* entries of inventories not taken: unsound, or an overlap */
+	uint64_t stuck;	   /* ranges in quarantine for longer than release_ms: an alarm */
+	enum err failed;   /* an append failed for good: the service ends */
 	bool recovering;
 };
 void mind_counts(const struct mind *m, struct mind_counts *out);

@@ -208,6 +208,10 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 				     .rejected = m->n.rejected,
 				     .failed = m->failed,
 				     .recovering = m->n_unmerged > 0 };
+	for (uint32_t i = 0; i < m->n_holders; i++)
+		list_for_each (it, &m->holders[i]->quars)
+			out->stuck += m->now - list_entry(it, struct quar, node)->since_ns >=
+				      m->l.release_ms * 1000000ull;
 	list_for_each (it, &m->apps)
 		out->tombs_owed += list_entry(it, struct app, node)->pub.n;
 }

@@ -193,16 +193,19 @@ static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry
 
 /* ---- writing ranges ---- */
 
-/* Whose range it is, if that was known. */
+/* Whose range it is and since when, if that was known. */
 static void writer_of(const struct holder *h, struct quar *q)
 {
 	list_for_each (it, &h->quars) {
 		const struct quar *old = list_entry(it, struct quar, node);
-		if (old->version != q->version || !old->client)
+		if (old->version != q->version)
 			continue;
+		q->since_ns = old->since_ns;
 		q->client = old->client;
-		q->client->quarantine += q->bytes;
-		client_hold(q->client);
+		if (q->client) {
+			q->client->quarantine += q->bytes;
+			client_hold(q->client);
+		}
 		return;
 	}
 }
@@ -218,6 +221,7 @@ static void writing_merge(struct mind *m, struct holder *h, const struct msg_wri
 		return;
 	}
 	q->version = w->version;
+	q->since_ns = m->now;
 	q->segment = n ? w->extents.p[0].segment : 0;
 	q->merge = h->merge;
 	for (size_t i = 0; i < n; i++)

@@ -143,10 +143,10 @@ struct attempt {
 	struct obj *obj;
 	struct opts *opts;
 	struct cond *cond;
-	uint64_t number, version, size, pool_epoch, progress_ns, start_ns;
+	uint64_t number, version, size, pool_epoch, progress_ns;
 	uint32_t segment;
 	uint16_t holder;
-	bool fencing, alarmed;
+	bool fencing;
 	uint8_t n_ranges;
 	struct range ranges[];
 };
@@ -155,7 +155,7 @@ struct attempt {
 struct quar {
 	struct list node;      /* of its holder */
 	struct client *client; /* NULL: not known */
-	uint64_t version, bytes;
+	uint64_t version, bytes, since_ns;
 	uint32_t segment;
 	uint16_t merge;
 	uint8_t n_ranges;

@@ -452,7 +452,6 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 			       .size = it->size,
 			       .pool_epoch = at->h->under.pool_epoch,
 			       .progress_ns = m->now,
-			       .start_ns = m->now,
 			       .segment = at->segment,
 			       .holder = (uint16_t)at->h->index,
 			       .n_ranges = (uint8_t)at->n };

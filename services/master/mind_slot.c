@@ -195,6 +195,7 @@ void slot_owe(struct mind *m, struct copy *c)
 		return;
 	}
 	struct slot_page *p = page_of(h, c->slot);
+	assert(p);
 	disown(h, p, c->slot); /* another command may be under way: its answer fits nothing */
 	not_later(h, p, c->slot);
 	bit_set(p->owed, c->slot);
@@ -206,7 +207,9 @@ void slot_owe(struct mind *m, struct copy *c)
 void slot_answered(struct mind *m, struct copy *c)
 {
 	struct holder *h = m->holders[c->holder];
-	disown(h, page_of(h, c->slot), c->slot);
+	struct slot_page *p = page_of(h, c->slot);
+	assert(p);
+	disown(h, p, c->slot);
 	slots_send(m, h);
 }
 
@@ -249,6 +252,7 @@ static bool answer_owed(const struct copy *c)
 static void later(struct mind *m, struct holder *h, struct copy *c, uint64_t at)
 {
 	struct slot_page *p = page_of(h, c->slot);
+	assert(p);
 	copy_coming(m, c, false);
 	if (!bit(p->later, c->slot)) {
 		bit_set(p->later, c->slot);

@@ -243,6 +243,7 @@ void quar_add(struct mind *m, struct holder *h, struct attempt *a)
 		return;
 	}
 	q->version = a->version;
+	q->since_ns = m->now;
 	q->segment = a->segment;
 	q->merge = h->merge;
 	q->n_ranges = a->n_ranges;

@@ -299,11 +299,11 @@ Test(space, a_put_waits_for_the_answer_of_a_slow_holder, .timeout = 10)
 Test(space, pieces_of_one_segment, .timeout = 10)
 {
 	struct rig *r = one_holder(1 << 20);
-	char k[8];
+	static char k[32][8];
 	struct rig_put p;
 	for (int i = 0; i < 32; i++) {
-		snprintf(k, sizeof(k), "k%d", i);
-		rig_start(r, &p, strdup(k), 32768, -1, false); /* open attempts do not go */
+		snprintf(k[i], sizeof(k[i]), "k%d", i);
+		rig_start(r, &p, k[i], 32768, -1, false); /* open attempts do not go */
 		cr_assert_eq(p.p.call.err, ERR_NONE);
 		if (i % 4)
 			continue;
@@ -326,6 +326,7 @@ Test(space, pieces_of_one_segment, .timeout = 10)
 	rig_run(r); /* its ranges are reserved again */
 	cr_assert_eq(rig_remove(r, "big"), ERR_NONE);
 	rig_free(r);
+	NO_LEAKS();
 }
 
 Test(space, no_bytes_is_an_object, .timeout = 10)
@@ -391,6 +392,10 @@ Test(space, stopped_writers_that_hold_too_much_get_no_more, .timeout = 10)
 	mind_discard(r->m, p.p.version);
 	rig_run(r);
 	cr_assert_gt(rig_counts(r).quarantine_bytes, 100000);
+	cr_assert_eq(rig_counts(r).stuck, 0);
+	rig_pass(r, 600001);
+	cr_assert_eq(rig_counts(r).stuck, 1,
+		     "put_start_release_timeout: an alarm, nothing is freed");
 	cr_assert_eq(put(r, "b", 1), ERR_BUSY);
 	r->client[0]++; /* another client may */
 	cr_assert_eq(put(r, "b", 1), ERR_NONE);
