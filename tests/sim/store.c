@@ -15,9 +15,10 @@
 #define VALUE_MAX 20000 /* several copy steps */
 #define CHAOS_MS  6000
 #define SAMPLE_MS 50
+#define CALM_MS	  30000 /* a connection that swallowed is found out by its next use, in 15 s */
 #define SILENT_MS 16000 /* until a stream that swallows has been given up by both ends */
 
-enum store_op { OP_PUT, OP_UPSERT, OP_GET, OP_REMOVE, OP_EXISTS, OP_N };
+enum store_op { OP_PUT, OP_UPSERT, OP_GET, OP_REMOVE, OP_EXISTS, OP_RANGE, OP_N };
 
 /* What one key has been through. Times are the simulator's. */
 struct fact {
@@ -49,6 +50,7 @@ struct slot {
 	uint8_t room[VALUE_MAX];
 	enum store_op op;
 	size_t key, serial;
+	size_t serials[KEYS]; /* OP_RANGE: a removal of each key */
 	uint64_t begin_ns, deadline_ns;
 };
 
@@ -275,10 +277,10 @@ static void judge_put(struct slot *s, const struct stc_item *it)
 		learn(w, s->key, it->version);
 }
 
-static void judge_remove(struct slot *s, const struct stc_item *it)
+static void judge_remove(struct slot *s, size_t key, size_t serial, enum err e)
 {
-	struct removal *r = &s->c->w->keys[s->key].rems[s->serial];
-	r->ok = it->err == ERR_NONE;
+	struct removal *r = &s->c->w->keys[key].rems[serial];
+	r->ok = e == ERR_NONE;
 	if (r->ok)
 		r->end_ns = now_ns(s->c->w);
 }
@@ -310,7 +312,10 @@ static void judge(struct slot *s)
 	if (s->op == OP_PUT || s->op == OP_UPSERT)
 		judge_put(s, it);
 	else if (s->op == OP_REMOVE)
-		judge_remove(s, it);
+		judge_remove(s, s->key, s->serial, e);
+	else if (s->op == OP_RANGE)
+		for (size_t i = 0; i < KEYS; i++)
+			judge_remove(s, i, s->serials[i], e);
 	else if (s->op == OP_GET && e == ERR_NONE)
 		judge_hit(s, it);
 	else if (e == ERR_NOT_FOUND)
@@ -347,8 +352,8 @@ static void on_done(struct stc_call *c)
 
 static enum stc_kind kind_of(enum store_op op)
 {
-	static const enum stc_kind kinds[OP_N] = { STC_PUT, STC_PUT, STC_GET, STC_REMOVE,
-						   STC_EXISTS };
+	static const enum stc_kind kinds[OP_N] = { STC_PUT,    STC_PUT,	   STC_GET,
+						   STC_REMOVE, STC_EXISTS, STC_REMOVE_RANGE };
 	return kinds[op];
 }
 
@@ -358,7 +363,19 @@ static enum store_op pick(struct world *w)
 		OP_PUT, OP_UPSERT, OP_UPSERT, OP_UPSERT, OP_GET,
 		OP_GET, OP_GET,	   OP_GET,    OP_REMOVE, OP_EXISTS
 	};
+	if (sim_rng_chance(&w->rng, 20000))
+		return OP_RANGE;
 	return ops[sim_rng_below(&w->rng, ARRAY_LEN(ops))];
+}
+
+static size_t remove_key(struct slot *s, size_t key)
+{
+	struct key *k = &s->c->w->keys[key];
+	struct removal r = { .begin_ns = s->begin_ns,
+			     .end_ns = UINT64_MAX,
+			     .below = known_before(k, s->begin_ns) };
+	PUSH(k->rems, k->n_rems, r);
+	return k->n_rems - 1;
 }
 
 static void prepare(struct slot *s)
@@ -375,11 +392,10 @@ static void prepare(struct slot *s)
 		value_fill(s->room, p.n, s->key, s->serial);
 		PUSH(k->puts, k->n_puts, p);
 	} else if (s->op == OP_REMOVE) {
-		struct removal r = { .begin_ns = s->begin_ns,
-				     .end_ns = UINT64_MAX,
-				     .below = known_before(k, s->begin_ns) };
-		s->serial = k->n_rems;
-		PUSH(k->rems, k->n_rems, r);
+		s->serial = remove_key(s, s->key);
+	} else if (s->op == OP_RANGE) {
+		for (size_t i = 0; i < KEYS; i++)
+			s->serials[i] = remove_key(s, i);
 	}
 }
 
@@ -395,7 +411,7 @@ static void begin(struct timer *t)
 	s->begin_ns = now_ns(w);
 	prepare(s);
 	static const char *const names[KEYS] = { "key-0", "key-1", "key-2", "key-3", "key-4" };
-	s->call->items[0].key = BYTES_STR(names[s->key]);
+	s->call->items[0].key = BYTES_STR(s->op == OP_RANGE ? "key-" : names[s->key]);
 	if (kind_of(s->op) == STC_PUT || s->op == OP_GET) {
 		s->call->items[0].bufs = &s->buf;
 		s->call->items[0].n_bufs = 1;
@@ -543,7 +559,7 @@ static void check_key(struct world *w, size_t key)
 	struct buf b = BUF_INIT(2 << 20);
 	snprintf(name, sizeof(name), "key-%zu", key);
 	uint64_t began = now_ns(w), version = 0;
-	enum err e = ss_get(&w->s, "c0", name, 10000, &b);
+	enum err e = ss_get(&w->s, "c0", name, CALM_MS, &b);
 	SIM_CHECK(e == ERR_NONE || e == ERR_NOT_FOUND, "S7: key %zu in calm: %s", key,
 		  err_name(e));
 	if (e == ERR_NONE)
@@ -554,16 +570,16 @@ static void check_key(struct world *w, size_t key)
 	static const char last[] = "the last value of all";
 	for (int i = 0; i < 50;
 	     i++) { /* a writer that went is discarded after a while (case 13) */
-		e = ss_put(&w->s, "c0", name, BYTES_STR(last), true, 20000, &version);
+		e = ss_put(&w->s, "c0", name, BYTES_STR(last), true, CALM_MS, &version);
 		if (e != ERR_BUSY_WRITING)
 			break;
 		cl_run_ms(w->s.c, 100);
 	}
 	SIM_CHECK(e == ERR_NONE, "S8: key %zu is stuck: %s", key, err_name(e));
-	e = ss_get(&w->s, "c1", name, 10000, &b);
+	e = ss_get(&w->s, "c1", name, CALM_MS, &b);
 	SIM_CHECK(e == ERR_NONE && b.n == strlen(last) && memcmp(b.p, last, b.n) == 0,
 		  "S8: key %zu: %s after its last put", key, err_name(e));
-	e = ss_remove(&w->s, "c1", name, 10000);
+	e = ss_remove(&w->s, "c1", name, CALM_MS);
 	SIM_CHECK(e == ERR_NONE, "S8: key %zu cannot be removed: %s", key, err_name(e));
 	buf_fini(&b);
 }

@@ -280,7 +280,8 @@ Test(store, a_full_pool_evicts)
 
 static void print(const struct store_sums *s, uint64_t n)
 {
-	static const char *const ops[] = { "put", "upsert", "get", "remove", "exists" };
+	static const char *const ops[] = { "put",    "upsert", "get",
+					   "remove", "exists", "remove_range" };
 	fprintf(stderr,
 		"%" PRIu64 " seeds, runs: master %" PRIu64 ", agents %" PRIu64
 		", clients %" PRIu64 ", away %" PRIu64 ", hits %" PRIu64
