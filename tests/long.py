@@ -79,6 +79,12 @@ def store_stop(st):
         meson_tests(st, "build-faults", ["stop-long"], jobs="1", mult=100)
 
 
+def million(st):
+    """A master killed over 1 M objects of 256 bytes: whole in 3 s, no lie, no late beat."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["million-long"], jobs="1", mult=100)
+
+
 def storm(st):
     """Connection storms against every port, five interleaved rounds each."""
     if setup(st, "build"):
@@ -130,7 +136,8 @@ def clean_root(st):
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
-STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop, storm,
+STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop, million,
+                                  storm,
                                   unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
