@@ -55,10 +55,12 @@ struct world {
 	struct naive c;
 	uint32_t owner[4096], n_gpus, iters;
 	pthread_barrier_t bar;
-	double us[N_PHASES][REPS], copy_gbps[REPS], trip_us[REPS];
+	double us[N_PHASES][REPS], copy_gbps[REPS], peer_gbps[REPS], trip_us[REPS];
 	uint64_t pairs; /* distinct (token, owner rank) of all ranks */
 	uint64_t choices, own;
-	uint64_t *ping[2]; /* a flag in the memory of each player */
+	uint64_t far_pairs, far; /* pairs and choices whose owner is on another GPU */
+	void *peer;		 /* COPY_BYTES of rank 1, on the second GPU */
+	uint64_t *ping[2];	 /* a flag in the memory of each player */
 	uint32_t tune;
 	bool kernels;
 	struct mark {
@@ -168,29 +170,35 @@ static void open_rank(struct rank *r)
 	must(gpu_sync(r->stream, &why), &why);
 }
 
-/* Distinct owners of this rank's tokens, and choices of our own experts, for the byte count. */
+/* What this rank's tokens choose, for the byte counts. */
 static void count_pairs(struct rank *r)
 {
-	struct naive *c = &r->w->c;
+	struct world *w = r->w;
 	struct why why = { 0 };
-	uint64_t n = (uint64_t)c->max_tokens * c->top_k, pairs = 0, choices = 0, own = 0;
+	uint64_t n = (uint64_t)w->c.max_tokens * w->c.top_k, at_home = 0;
+	uint64_t counts[5] = { 0 }; /* pairs, choices, own, far pairs, far */
 	int64_t *t = malloc(n * 8);
 	must(gpu_copy(t, r->topk, n * 8, r->stream, &why), &why);
 	must(gpu_sync(r->stream, &why), &why);
-	for (uint32_t i = 0; i < c->max_tokens; i++) {
+	for (uint32_t o = r->me % w->n_gpus; o < w->c.n_ranks; o += w->n_gpus)
+		at_home |= 1ull << o;
+	for (uint32_t i = 0; i < w->c.max_tokens; i++) {
 		uint64_t seen = 0;
-		for (uint32_t k = 0; k < c->top_k; k++)
-			if (t[i * c->top_k + k] >= 0) {
-				seen |= 1ull << r->w->owner[t[i * c->top_k + k]];
-				own += r->w->owner[t[i * c->top_k + k]] == r->me;
-				choices++;
-			}
-		pairs += (uint64_t)__builtin_popcountll(seen);
+		for (uint32_t k = 0; k < w->c.top_k; k++) {
+			int64_t e = t[i * w->c.top_k + k];
+			uint64_t owner = e < 0 ? 0 : 1ull << w->owner[e];
+			seen |= owner;
+			counts[1] += e >= 0;
+			counts[2] += owner == 1ull << r->me;
+			counts[4] += (owner & ~at_home) != 0;
+		}
+		counts[0] += (uint64_t)__builtin_popcountll(seen);
+		counts[3] += (uint64_t)__builtin_popcountll(seen & ~at_home);
 	}
 	free(t);
-	__atomic_fetch_add(&r->w->pairs, pairs, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&r->w->choices, choices, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&r->w->own, own, __ATOMIC_RELAXED);
+	uint64_t *to[5] = { &w->pairs, &w->choices, &w->own, &w->far_pairs, &w->far };
+	for (int i = 0; i < 5; i++)
+		__atomic_fetch_add(to[i], counts[i], __ATOMIC_RELAXED);
 }
 
 static struct ep_handle *dispatch(struct rank *r, bool fp8)
@@ -279,7 +287,8 @@ static void trip_rep(struct rank *r, int rep)
 	pthread_barrier_wait(&r->w->bar);
 }
 
-static void copy_rep(struct rank *r, int rep, void *a, void *b)
+/* Bytes read and written a second; between GPUs, bytes that cross. */
+static double copy_gbps(struct rank *r, void *to, const void *from)
 {
 	struct why why = { 0 };
 	void *e0, *e1;
@@ -288,13 +297,13 @@ static void copy_rep(struct rank *r, int rep, void *a, void *b)
 	must(gpu_event_new(r->device, true, &e1, &why), &why);
 	must(gpu_event_record(e0, r->stream, &why), &why);
 	for (int i = 0; i < 4; i++)
-		must(gpu_copy(b, a, COPY_BYTES, r->stream, &why), &why);
+		must(gpu_copy(to, from, COPY_BYTES, r->stream, &why), &why);
 	must(gpu_event_record(e1, r->stream, &why), &why);
 	must(gpu_event_wait(e1, &why), &why);
 	must(gpu_event_ms(e0, e1, &ms, &why), &why);
-	r->w->copy_gbps[rep] = 4.0 * 2 * (double)COPY_BYTES / (double)ms / 1e6;
 	gpu_event_free(e0);
 	gpu_event_free(e1);
+	return 4.0 * (from == r->w->peer ? 1 : 2) * (double)COPY_BYTES / (double)ms / 1e6;
 }
 
 static void capture(struct rank *r)
@@ -375,12 +384,16 @@ static void *rank_main(void *arg)
 		a = take(r, COPY_BYTES);
 		b = take(r, COPY_BYTES);
 	}
+	if (r->me == 1 && w->n_gpus > 1)
+		w->peer = take(r, COPY_BYTES);
 	pthread_barrier_wait(&w->bar);
 	capture(r);
 	for (int rep = -2; rep < REPS; rep++) {
 		double us[N_PHASES] = { 0 };
 		if (r->me == 0)
-			copy_rep(r, rep < 0 ? 0 : rep, a, b);
+			w->copy_gbps[rep < 0 ? 0 : rep] = copy_gbps(r, b, a);
+		if (r->me == 0 && w->peer)
+			w->peer_gbps[rep < 0 ? 0 : rep] = copy_gbps(r, b, w->peer);
 		trip_rep(r, rep < 0 ? 0 : rep);
 		for (uint32_t i = 0; i < w->iters; i++) {
 			us[DISPATCH_FP8] += timed(r, &h, DISPATCH_FP8);
@@ -430,6 +443,25 @@ static double median(double *v, double *spread)
 	return v[REPS / 2];
 }
 
+/* What crosses between GPUs, beside a plain copy between two of them that nobody else disturbs. */
+static void report_far(struct world *w, const double *us)
+{
+	const struct naive *c = &w->c;
+	double f8 = c->hidden + c->hidden / 32.0, h2 = c->hidden * 2.0, any;
+	double pairs = (double)w->far_pairs, far = (double)w->far;
+	const double bytes[] = { [DISPATCH_FP8] = pairs * f8,
+				 [DISPATCH_BF16] = pairs * h2,
+				 [COMBINE] = far * h2,
+				 [COMBINE_ZC] = far * h2 };
+	double peer = median(w->peer_gbps, &any);
+	for (size_t p = 0; p < ARRAY_LEN(bytes); p++)
+		printf("{\"name\":\"%s.far\",\"ranks\":%u,\"tokens\":%u,\"gpus\":%u,\"value\":%.1f,\"unit\":\"GB/s a GPU\","
+		       "\"bytes\":%.0f,\"limit_name\":\"peer copy, one direction\",\"limit\":%.1f,\"ratio\":%.3f}\n",
+		       phase_names[p], c->n_ranks, c->max_tokens, w->n_gpus,
+		       bytes[p] / w->n_gpus / us[p] / 1e3, bytes[p], peer,
+		       bytes[p] / w->n_gpus / us[p] / 1e3 / peer);
+}
+
 static void head(const struct world *w, const char *name, double value, double spread)
 {
 	const struct naive *c = &w->c;
@@ -462,6 +494,8 @@ static void report(struct world *w)
 			       floors[p] / us[p] / 1e3 / copy, least, us[p] / least);
 		printf("}\n");
 	}
+	if (w->n_gpus > 1)
+		report_far(w, us);
 	for (uint32_t i = 0; i < w->n_marks; i++)
 		printf("{\"name\":\"ep.kernel.%s\",\"ranks\":%u,\"tokens\":%u,\"value\":%.2f,\"unit\":\"us\",\"samples\":%u}\n",
 		       w->marks[i].kernel, w->c.n_ranks, w->c.max_tokens,
@@ -531,6 +565,11 @@ int main(int argc, char **argv)
 			      .hidden = (uint32_t)atoi(argv[i + 2]),
 			      .top_k = (uint32_t)atoi(argv[i + 3]),
 			      .n_experts = (uint32_t)atoi(argv[i + 4]) };
+	if (w.c.n_ranks < 1 || w.c.n_ranks > 64 || w.c.n_experts % w.c.n_ranks != 0 ||
+	    w.n_gpus < 1) {
+		fprintf(stderr, "bench_ep: ranks are 1 to 64 and divide the experts\n");
+		return 2;
+	}
 	int r = run(&w);
 	if (info)
 		print_info(ep_dispatch_kernel_info), print_info(ep_combine_kernel_info);

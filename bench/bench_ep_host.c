@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Expert parallelism on the CPU: dispatch between two ranks as threads, bytes moved by design a second,
- * beside memcpy by as many threads.
+ * beside memcpy by as many threads; the cast to fp8 of one core, bytes of bf16 a second.
  */
 #include "bench.h"
 #include "ep/ep.h"
@@ -148,11 +148,26 @@ static double copy(void *arg)
 	return sample(2);
 }
 
+static void cast_row(void *arg)
+{
+	struct rank *r = arg;
+	num_row_to_fp8(r->xs, HIDDEN, (uint8_t *)r->recv, r->scales);
+	bench_keep(r->recv);
+}
+
+static double cast(void *arg)
+{
+	(void)arg;
+	return HIDDEN * 2 * 1e9 / bench_loop_ns(cast_row, &ranks[0], 20);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct bench_row rows[] = {
 		{ "ep.host_dispatch", "bytes/s", false, bf16, copy, "memcpy, 2 threads", 0,
 		  "2 ranks, 512 tokens, hidden 7168, top-8, bf16" },
+		{ "ep.host_cast_fp8", "bytes/s", false, cast, NULL, NULL, 10e9,
+		  "one core, rows of 7168 bf16" },
 		{ "ep.host_dispatch_fp8", "bytes/s", false, fp8, copy, "memcpy, 2 threads", 0,
 		  "2 ranks, 512 tokens, hidden 7168, top-8, e4m3" },
 	};

@@ -177,12 +177,12 @@ void run_cast(struct job *j)
 	struct naive *c = &j->c;
 	struct why why = { 0 };
 	uint64_t n = (uint64_t)c->max_tokens * c->hidden, groups = c->hidden / 128, s = 12345;
-	uint16_t *x = malloc(n * 2);
-	uint8_t *q = malloc(n), *want = malloc(n);
-	float *scales = malloc(n / 128 * 4), *want_scales = malloc(n / 128 * 4);
-	int64_t *topk = calloc(c->max_tokens, 8);
 	if (!side_open(j, &g, true))
 		return;
+	uint16_t *x = calloc(n, 2);
+	uint8_t *q = calloc(n, 1), *want = calloc(n, 1);
+	float *scales = calloc(n / 128, 4), *want_scales = calloc(n / 128, 4);
+	int64_t *topk = calloc(c->max_tokens, 8);
 	c->n_tokens[j->me] = c->max_tokens;
 	for (uint32_t step = 0; step < j->steps && !bad(j); step++) {
 		struct ep_handle *h = NULL;
@@ -206,7 +206,7 @@ void run_cast(struct job *j)
 				       want_scales + t * groups);
 		for (uint64_t i = 0; i < n; i++)
 			if (q[i] != want[i] ||
-			    memcmp(&scales[i / 128], &want_scales[i / 128], 4) != 0)
+			    num_bits(scales[i / 128]) != num_bits(want_scales[i / 128]))
 				job_fail(j, "x %04x scale %a: %02x, the host has %02x", x[i],
 					 (double)want_scales[i / 128], q[i], want[i]);
 		ep_handle_drop(h);

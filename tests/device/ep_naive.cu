@@ -132,6 +132,7 @@ __global__ void check_recv_kernel(naive c, const uint32_t *locals, const void *r
 				  const int32_t *count, const int32_t *src_info, const int64_t *range, uint32_t *bad)
 {
 	uint64_t l = blockIdx.y, cap = (uint64_t)c.n_ranks * c.max_tokens;
+	__shared__ float want[128];
 	for (uint32_t row = blockIdx.x; row < (uint32_t)count[l]; row += gridDim.x) {
 		uint32_t src = 0;
 		while (src < c.n_ranks) {
@@ -151,6 +152,10 @@ __global__ void check_recv_kernel(naive c, const uint32_t *locals, const void *r
 			if (!chosen || (row > begin && (uint32_t)src_info[at - 1] >= t))
 				atomicAdd(bad, 1);
 		}
+		__syncthreads();
+		for (uint32_t g = threadIdx.x; c.fp8 && !wrong && g < c.hidden / 128; g += blockDim.x)
+			want[g] = scale_of(c, src, t, g);
+		__syncthreads();
 		for (uint32_t i = threadIdx.x; !wrong && i < c.hidden; i += blockDim.x) {
 			uint16_t x = x_of(c, src, t, i);
 			if (!c.fp8)
@@ -158,8 +163,7 @@ __global__ void check_recv_kernel(naive c, const uint32_t *locals, const void *r
 			else {
 				float s = scales[at * (c.hidden / 128) + i / 128];
 				wrong |= ((const uint8_t *)recv)[at * c.hidden + i] != e4m3_of(__fdiv_rn(from_bf16(x), s));
-				if (i % 128 == 0)
-					wrong |= s != scale_of(c, src, t, i / 128);
+				wrong |= s != want[i / 128];
 			}
 		}
 		if (wrong)
@@ -199,8 +203,13 @@ __global__ void check_out_kernel(naive c, uint32_t r, const uint32_t *owner, con
 				 const int32_t *incomplete, uint32_t *bad)
 {
 	uint64_t dead = c.dead_mask_lo | (uint64_t)c.dead_mask_hi << 32;
-	__shared__ float scales[128];
+	__shared__ float scales[128], w[32];
+	__shared__ int64_t chosen[32];
 	for (uint32_t t = blockIdx.x; t < c.n_tokens[r]; t += gridDim.x) {
+		if (threadIdx.x < c.top_k) {
+			chosen[threadIdx.x] = topk_of(c, r, t, threadIdx.x);
+			w[threadIdx.x] = w_of(c, r, t, threadIdx.x);
+		}
 		for (uint32_t g = threadIdx.x; c.fp8 && g < c.hidden / 128; g += blockDim.x)
 			scales[g] = scale_of(c, r, t, g);
 		__syncthreads();
@@ -211,14 +220,14 @@ __global__ void check_out_kernel(naive c, uint32_t r, const uint32_t *owner, con
 				v = __fmul_rn(from_e4m3(e4m3_of(__fdiv_rn(v, scales[i / 128]))), scales[i / 128]);
 			lost = 0;
 			for (uint32_t k = 0; k < c.top_k; k++) {
-				int64_t e = topk_of(c, r, t, k);
+				int64_t e = chosen[k];
 				if (e < 0)
 					continue;
 				if (dead >> owner[e] & 1) {
 					lost = 1;
 					continue;
 				}
-				acc = __fmaf_rn(w_of(c, r, t, k), from_bf16(expert_of((uint32_t)e, v, i)), acc);
+				acc = __fmaf_rn(w[k], from_bf16(expert_of((uint32_t)e, v, i)), acc);
 			}
 			if (out[(uint64_t)t * c.hidden + i] != to_bf16(acc))
 				atomicAdd(bad, 1);

@@ -3,6 +3,7 @@
 #include "tests/sim/boss.h"
 #include "tests/support/cluster_svc.h"
 #include "tests/support/leak.h"
+#include "tests/support/sim_alloc.h"
 
 #include "base/sum.h"
 #include "services/transfer-agent/agent.h"
@@ -1001,6 +1002,70 @@ Test(agent, a_slice_without_memory_is_tried_again, .timeout = 20)
 	cr_assert_eq(no_space, 0);
 	b->ops = before;
 	close_world(&w);
+}
+
+/* ---- each allocation fails once ---- */
+
+static void commit_some(struct world *w, struct put *p, size_t n, struct commit_call *x)
+{
+	for (size_t i = 0; i < n; i++)
+		write_bytes(w, &p[i]);
+	commit_send(w, p, n, 800, x);
+	cr_assert(cl_until(w->c, is_over, x, 3000), "a COMMIT ends whatever fails");
+	for (size_t i = 0; i < x->n; i++)
+		cr_assert(x->res[i].status != ERR_INTERNAL && err_name(x->res[i].status)[0]);
+}
+
+static void ask_all(struct world *w)
+{
+	struct msg_fence_item f = { .version = version_make(1, 77) };
+	struct msg_retire_item it = { .slot = 1, .reason = RETIRE_REMOVED };
+	struct buf body = BUF_INIT(1024), reply = BUF_INIT(8 << 20);
+	enc_inventory_req(&body, &(struct msg_inventory_req){ &w->under, 0, 0 });
+	(void)command(w, METHOD_INVENTORY, &body, &reply, NULL);
+	body = BUF_INIT(1024);
+	enc_fence_req(&body, &(struct msg_fence_req){ .under = &w->under, .items = { &f, 1 } });
+	(void)command(w, METHOD_FENCE, &body, &reply, NULL);
+	body = BUF_INIT(1024);
+	enc_retire_req(&body,
+		       &(struct msg_retire_req){ .under = &w->under, .items = { &it, 1 } });
+	(void)command(w, METHOD_RETIRE, &body, &reply, NULL);
+	buf_fini(&reply);
+}
+
+/* How many allocations there were to fail. */
+static uint64_t fail_each(uint64_t count, uint64_t step)
+{
+	for (uint64_t skip = 0;; skip += step) {
+		struct world w;
+		struct commit_call x;
+		struct inventory inv;
+		struct put p[3];
+		open_world(&w);
+		for (size_t i = 0; i < ARRAY_LEN(p); i++)
+			p[i] = put_of(version_make(1, 1 + i), 64, i * 64);
+		cl_oom(w.c, "agent", skip, count);
+		commit_some(&w, p, ARRAY_LEN(p), &x);
+		ask_all(&w);
+		uint64_t failed = sim_alloc_failed();
+		sim_alloc_fail(NULL, 0, 0);
+		commit_some(&w, p, ARRAY_LEN(p), &x);
+		cr_assert_eq(x.err, ERR_NONE, "after allocation %lu", (unsigned long)skip);
+		for (size_t i = 0; i < x.n; i++)
+			cr_assert_eq(x.res[i].status, 0, "after allocation %lu: %s",
+				     (unsigned long)skip, x.text[i]);
+		inventory(&w, 0, &inv);
+		cr_assert_eq(inv.n, ARRAY_LEN(p));
+		close_world(&w);
+		if (failed == 0)
+			return skip;
+	}
+}
+
+Test(agent, each_allocation_fails_once, .timeout = 60)
+{
+	cr_assert_gt(fail_each(1, 1), 20);
+	fail_each(30, 7);
 }
 
 /* ---- settings ---- */

@@ -242,7 +242,7 @@ static void run_experts(struct config *c, const struct outs *o, const uint32_t *
 static void check_out(struct rank *r)
 {
 	struct config *c = r->c;
-	float *row = malloc(c->hidden * 4), *acc = malloc(c->hidden * 4);
+	float *row = calloc(c->hidden, 4), *acc = calloc(c->hidden, 4);
 	uint16_t *y = malloc(c->hidden * 2), *want = malloc(c->hidden * 2);
 	for (uint32_t t = 0; t < c->n_tokens[r->me]; t++) {
 		bool whole = model_token(c, r->me, t, row, acc, y, want);
@@ -326,7 +326,7 @@ static void *rank_main(void *arg)
 	o.src_info = malloc(rows * 4);
 	o.range = malloc((uint64_t)MAX_OF(o.n_local, 1u) * c->n_ranks * 8);
 	o.y = malloc(rows * c->hidden * 2);
-	o.row = malloc(c->hidden * 4);
+	o.row = calloc(c->hidden, 4);
 	r->out = malloc((size_t)c->max_tokens * c->hidden * 2);
 	r->incomplete = calloc(c->max_tokens, 4);
 	for (; (int)r->step < c->steps && !r->fail[0] && (int)r->me != c->dead; r->step++)
