@@ -77,7 +77,7 @@ static inline float num_from_e4m3(uint8_t q)
 
 /*
  * Casts one row. x: [hidden] bf16, q: [hidden] e4m3, scales: [hidden/128] f32. hidden is a
- * multiple of 128. A NaN becomes 0x7f and does not count for the scale. 11 GB/s of x with AVX-512 (one
+ * multiple of 128. A NaN becomes 0x7f and does not count for the scale. 10.6 GB/s of x with AVX-512 (one
  * core of an EPYC beside other work, 2026-11; dividing gave 8).
  */
 void num_row_to_fp8(const uint16_t *x, uint32_t hidden, uint8_t *q, float *scales);
