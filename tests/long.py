@@ -79,6 +79,12 @@ def store_stop(st):
         meson_tests(st, "build-faults", ["stop-long"], jobs="1", mult=100)
 
 
+def store_kill(st):
+    """kill -9 of master, agents and clients, 200 rounds under load, the clients' record judged."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["kill-long"], jobs="1", mult=100)
+
+
 def million(st):
     """A master killed over 1 M objects of 256 bytes: whole in 3 s, no lie, no late beat."""
     if setup(st, "build"):
@@ -136,9 +142,8 @@ def clean_root(st):
     program(st, "clean root", ["bash", "tests/clean-root"])
 
 
-STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop, million,
-                                  storm,
-                                  unit_asan, ep, reshard, model, model_plants, clean_root)}
+STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop,
+                                  store_kill, million, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
 def main(names):
