@@ -46,7 +46,8 @@ static bool holds(struct ss *s, const char *client, const char *key, const char 
 {
 	struct buf b = BUF_INIT(2 << 20);
 	enum err e = ss_get(s, client, key, 10000, &b);
-	bool same = e == ERR_NONE && b.n == strlen(text) && memcmp(b.p, text, b.n) == 0;
+	bool same = e == ERR_NONE && b.n == strlen(text) &&
+		    (b.n == 0 || memcmp(b.p, text, b.n) == 0);
 	if (!same)
 		cr_log_warn("%s: %s, %zu bytes", key, err_name(e), b.n);
 	buf_fini(&b);
