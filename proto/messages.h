@@ -24,10 +24,10 @@
 #include "proto/weights.def"
 
 /* A new .def file is one include above and one word in each list. */
-#define WIRE_MESSAGES(M)                                                         \
-	TICKET_MESSAGES(M)                                                       \
-	COMMON_MESSAGES(M) META_MESSAGES(M) STORE_MESSAGES(M) HOLDER_MESSAGES(M) \
-		WEIGHTS_MESSAGES(M)
+#define WIRE_MESSAGES(M)   \
+	TICKET_MESSAGES(M) \
+	COMMON_MESSAGES(M) \
+	META_MESSAGES(M) STORE_MESSAGES(M) HOLDER_MESSAGES(M) WEIGHTS_MESSAGES(M)
 #define WIRE_METHODS(F) COMMON_METHODS(F) STORE_METHODS(F) HOLDER_METHODS(F) WEIGHTS_METHODS(F)
 
 WIRE_MESSAGES(WIRE_DECLARE)

@@ -29,13 +29,14 @@ struct hold_opts {
 	void (*fenced)(void *ctx, uint32_t shard, uint64_t version);
 	void *ctx;
 #ifdef POMELO_PLANT
-	uint32_t hold_break; /* enum hold_break: rules left out, for the model checker to find */
+	uint32_t
+		hold_break; /* enum hold_break: rules left out, for the model checker to find */
 #endif
 };
 #ifdef POMELO_PLANT
 enum hold_break {
-	HOLD_BREAK_CLOSED = 1 << 0,	/* V3: a closed version commits again */
-	HOLD_BREAK_HAZARD = 1 << 1,	/* T6: a fence that reads no hazards */
+	HOLD_BREAK_CLOSED = 1 << 0, /* V3: a closed version commits again */
+	HOLD_BREAK_HAZARD = 1 << 1, /* T6: a fence that reads no hazards */
 };
 #endif
 

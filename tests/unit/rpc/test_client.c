@@ -147,7 +147,8 @@ Test(client, localhost_is_known)
 Test(client, a_name_is_looked_up)
 {
 	char name[256] = "";
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_INET }, *ai = NULL;
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_INET },
+			*ai = NULL;
 	cr_assert_eq(gethostname(name, sizeof(name) - 1), 0);
 	bool known = getaddrinfo(name, NULL, &hints, &ai) == 0;
 	if (ai)
