@@ -97,6 +97,7 @@ static void PRINTF_LIKE(3, 4)
 	char text[512];
 	va_list ap;
 	va_start(ap, fmt);
+	/* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): va_start stands above */
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	f->fn(f->arg, name, text);

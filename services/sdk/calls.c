@@ -124,7 +124,7 @@ int pml_echo(struct pml *p, const char *service, const void *data, size_t n, voi
 {
 	struct pml_op *op = NULL;
 	int e = pml_echo_start(p, service, data, n, 0, o, NULL, NULL, &op, err);
-	if (e != PML_ERR_NONE)
+	if (e != PML_ERR_NONE || !op)
 		return e;
 	e = op_wait_for(op, err);
 	const struct buf *got = &op->parts[0].reply;

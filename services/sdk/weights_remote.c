@@ -202,7 +202,7 @@ int pml_op_plan(struct pml_op *op, struct pml_plan **out, struct pml_error *err)
 			sdk_error_copy(err, &op->error);
 		return code;
 	}
-	if (op->flow != &flow_ops || remote_of(op)->taken || !out)
+	if (!op || op->flow != &flow_ops || remote_of(op)->taken || !out)
 		return bad(err, "the operation made no plan, or it was taken before");
 	struct remote *r = remote_of(op);
 	struct pml_plan *h = sdk_plan_new();
