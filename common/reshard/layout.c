@@ -206,9 +206,9 @@ static bool read_axis(struct reader *d, struct layout_rule *rule)
 		return json_in_fail(&d->in, RULE_AXIS_DUPLICATE_KIND, "%s again",
 				    axis_names[a.kind]);
 	*x = (struct layout_axis){ .sem = (uint8_t)a.sem,
-				   .by = HAS(&a, A_AT)	 ? 'a'
-					 : HAS(&a, A_BY) ? a.by.p[0]
-							 : 0 };
+				   .by = HAS(&a, A_AT)		   ? 'a'
+					 : HAS(&a, A_BY) && a.by.n ? a.by.p[0]
+								   : 0 };
 	x->n = a.sem == SEM_SPLIT ? a.dim : x->by == 'a' ? a.at : a.of;
 	return true;
 }
