@@ -80,6 +80,10 @@ const char *store_key_text(const void *p, size_t n, char out[STORE_KEY_TEXT])
 int store_fail(struct store *s, const struct pml_error *err)
 {
 	print_progress_end(s->c);
+	/* who has no more to say than that: the general text names no remedy */
+	if (err->code == PML_ERR_NOT_FOUND && strcmp(err->text, pml_error_text(err->code)) == 0)
+		return cli_fail(s->c, ERR_NOT_FOUND,
+				"no such key; `pomelo ls` shows the keys there are");
 	if (!err->peer[0])
 		return cli_fail(s->c, (enum err)err->code, "%s", err->text);
 	return cli_fail(s->c, (enum err)err->code, "%s: %s", err->peer, err->text);

@@ -119,6 +119,7 @@ Test(store, every_command)
 	cr_expect(r.code == 0 && strcmp(r.out, "another value") == 0, "%s", r.err);
 	box_run(&b, &r, "get nothing -");
 	cr_expect_eq(r.code, EXIT_NOT_FOUND_, "%s", r.err);
+	cr_expect(strstr(r.err, "no such key") && strstr(r.err, "pomelo ls"), "%s", r.err);
 	cr_expect_str_eq(r.out, "");
 	r = with_file(&b, "get nothing", "none");
 	cr_expect(r.code == EXIT_NOT_FOUND_ && access(box_at(&b, "none"), F_OK) != 0);
