@@ -30,7 +30,7 @@ static void page_one(struct map_node *n, void *arg)
 	struct obj *o = container_of(n, struct obj, node);
 	if (o->tenant != p->tenant || o->key_n < p->prefix.n ||
 	    (p->prefix.n && memcmp(o->key, p->prefix.p, p->prefix.n) != 0) ||
-	    !obj_readable(p->m, o))
+	    !obj_served(p->m, o)) /* its holder may be adopted again just now: it is there */
 		return;
 	if (p->n < PAGE)
 		p->objs[p->n++] = o;
@@ -53,7 +53,7 @@ static enum shown page_show(struct mind *m, struct page *p, uint64_t *cursor,
 	qsort(p->objs, p->n, sizeof(struct obj *), by_order);
 	for (size_t i = 0; i < p->n; i++) {
 		struct mind_object o;
-		obj_show(m, p->objs[i], obj_readable(m, p->objs[i]), &o);
+		obj_show(m, p->objs[i], obj_served(m, p->objs[i]), &o);
 		if (fn(arg, &o))
 			continue;
 		*cursor = order_of(p->objs[i]) + 1;

@@ -242,6 +242,24 @@ Test(calls, lists_go_by_the_keys_hash_and_show_all_once, .timeout = 10)
 	NO_LEAKS();
 }
 
+Test(calls, a_list_has_what_is_adopted_again_just_now, .timeout = 10)
+{
+	struct rig *r = rig_new();
+	struct listed l = { .stop = 64 };
+	uint64_t cursor = 0;
+	cr_assert_eq(rig_put(r, "a", 0, false), ERR_NONE);
+	cr_assert_eq(rig_put(r, "b", 1, false), ERR_NONE);
+	rig_reborn(r, 0);
+	r->h[0].up = false;
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(rig_get(r, "a", NULL), ERR_TEMPORARILY_AWAY);
+	cr_assert_not(mind_list(r->m, BYTES_STR("t"), BYTES(NULL, 0), &cursor, on_listed, &l));
+	cr_assert_eq(l.n, 2, "it was there throughout");
+	rig_free(r);
+	NO_LEAKS();
+}
+
 struct said {
 	char text[4096];
 };
