@@ -214,7 +214,7 @@ def stage_rest(st):
     for script in ("tests/docs-check", "tests/quickstart-check"):
         if os.path.exists(script):
             rc, out = st.run([script], quiet=False)
-            st.count(script, rc == 0)
+            st.count(script, rc == 0, f"rc={rc}")
 
 
 STAGES = {"build": stage_build, "unit": stage_unit, "service": stage_service, "fuzz": stage_fuzz, "rest": stage_rest}
