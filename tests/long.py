@@ -80,7 +80,7 @@ def store_stop(st):
 
 
 def store_kill(st):
-    """kill -9 of master, agents, clients, 200 rounds under load; holders that come back from away."""
+    """kill -9 of master, agents, clients, and of the supervisor, 200 rounds each under load; holders back from away."""
     if setup(st, "build"):
         meson_tests(st, "build", ["kill-long"], jobs="1", mult=100)
 

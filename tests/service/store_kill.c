@@ -4,7 +4,11 @@
  * asked and were told; afterwards the record is judged: no acknowledged put lost, no acknowledged remove
  * or older version back, no wrong byte, no stuck key, every call ended by its deadline (T2, T3, T4, T7).
  *
- *   store_kill [-r ROUNDS] [-s SEED]
+ *   store_kill [-u] [-r ROUNDS] [-s SEED]
+ *
+ * A master and two agents that the test runs; with -u all five services under the supervisor, one
+ * agent, and the supervisor is a victim, too. It starts again what was killed; killed itself, the next
+ * `pomelo up` adopts what runs on, which is to be the same processes. One round in four has two victims.
  *
  * A key is written by one client alone, which numbers its writes; everybody reads. A value says which
  * write it is. A client that was killed is started again and goes on with the next number, so a write
@@ -22,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLIENTS = 4, KEYS_EACH = 6, KEYS = CLIENTS * KEYS_EACH, RECS = 1 << 20, HEAD = 16 };
+enum { CLIENTS = 4, KEYS_EACH = 6, KEYS = CLIENTS * KEYS_EACH, RECS = 1 << 21, HEAD = 16 };
 enum { DEADLINE_MS = 20000, SLACK_MS = 5000, SIZE_MAX_OF = 12000 };
 enum what { OP_GET = 1, OP_UPSERT, OP_REMOVE };
 
@@ -158,6 +162,7 @@ static void client_step(struct client *c)
 		do_get(c, (unsigned)rig_chance(&c->rng, KEYS));
 	else
 		do_write(c, own, dice < 85 ? OP_UPSERT : OP_REMOVE);
+	rig_sleep((unsigned)rig_chance(&c->rng, 4)); /* the record holds all rounds */
 }
 
 static struct shared *map_log(int fd)
@@ -207,8 +212,9 @@ static pid_t client_start(int fd, unsigned id, uint64_t seed)
 /* ---- the judge ---- */
 
 struct history {
-	const struct rec *write[1 << 16]; /* of one key, by number */
-	uint32_t n;
+	const struct rec
+		*write[1 << 16]; /* of one key, by number, which is the order they began in */
+	uint32_t n, at;		 /* the highest; where the last look was */
 };
 
 static bool acked_before(const struct rec *w, const struct rec *r)
@@ -223,19 +229,30 @@ static bool may_be_absent(const struct history *h, uint32_t last, const struct r
 		return true;
 	for (uint32_t i = last + 1; i <= h->n; i++) {
 		const struct rec *w = h->write[i];
-		if (w && w->begin < r->end && (w->op == OP_REMOVE || !acked_before(w, r)))
+		if (w && w->begin > r->end)
+			return false;
+		if (w && (w->op == OP_REMOVE || !acked_before(w, r)))
 			return true; /* an upsert in doubt may end with neither version */
 	}
 	return false;
 }
 
-/* NULL: it is right. floor: the newest write that an earlier reader saw. */
-static const char *judge(const struct history *h, const struct rec *r, uint32_t floor)
+/* The last write acknowledged before r; 0: none. Gets come about in order: the look goes on from the last one's place. */
+static uint32_t last_before(struct history *h, const struct rec *r)
 {
-	uint32_t last = 0;
-	for (uint32_t i = 1; i <= h->n; i++)
-		if (acked_before(h->write[i], r))
-			last = i;
+	uint32_t i = h->at;
+	while (i < h->n && (!h->write[i + 1] || h->write[i + 1]->begin < r->begin))
+		i++;
+	h->at = i;
+	while (i > 0 && !acked_before(h->write[i], r))
+		i--;
+	return i;
+}
+
+/* NULL: it is right. floor: the newest write that an earlier reader saw. */
+static const char *judge(struct history *h, const struct rec *r, uint32_t floor)
+{
+	uint32_t last = last_before(h, r);
 	if (r->code == PML_ERR_NOT_FOUND)
 		return may_be_absent(h, last, r) ? NULL : "an acknowledged put is lost";
 	if (r->code != 0)
@@ -255,8 +272,9 @@ static unsigned judge_key(const struct shared *s, unsigned key, uint32_t n)
 	memset(&h, 0, sizeof(h));
 	for (uint32_t i = 0; i < n; i++) {
 		const struct rec *r = &s->rec[i];
-		if (r->op <= OP_GET || r->key != key || r->number >= ARRAY_LEN(h.write))
+		if (r->op <= OP_GET || r->key != key)
 			continue;
+		CHECK(&rig, r->number < ARRAY_LEN(h.write), "too many writes of one key");
 		h.write[r->number] = r;
 		h.n = MAX_OF(h.n, r->number);
 	}
@@ -298,6 +316,7 @@ static void judge_all(struct shared *s)
 	CHECK(&rig, atomic_load(&s->foreign) == 0, "wrong bytes");
 	CHECK(&rig, atomic_load(&s->late) == 0, "calls outlived their deadline");
 	CHECK(&rig, ok > n / 4, "hardly a call went well");
+	CHECK(&rig, n < RECS, "the record was full before the last round");
 }
 
 /* ---- the killer ---- */
@@ -326,6 +345,58 @@ static void one_round(unsigned round, pid_t *pids, int fd)
 		kill_client(&pids[who], fd, who);
 	}
 	printf("round %u: %s\n", round, names[victim]);
+}
+
+/* ---- the killer, under the supervisor ---- */
+
+enum { SERVICES_N = 5, SUP_AGENT = 1, SUP_SUPERVISOR = 2, SUP_CLIENT = 3, SUP_VICTIMS = 4 };
+static const char *const services[SERVICES_N] = { "master", "agent", "owner", "planner", "pg" };
+static const char *const sup_victims[SUP_VICTIMS] = { "master", "agent", "supervisor",
+						      "client" };
+
+/* Pools of this release lie in files, never in a memfd of the supervisor's: agent and supervisor may go
+ * in one round. */
+static unsigned draw_victims(void)
+{
+	unsigned v = 1u << rig_chance(&rig.rng, SUP_VICTIMS);
+	if (rig_chance(&rig.rng, 4) == 0)
+		v |= 1u << rig_chance(&rig.rng, SUP_VICTIMS);
+	return v;
+}
+
+static void sup_round(unsigned round, pid_t *pids, int fd)
+{
+	unsigned victims = draw_victims(), who = 0;
+	pid_t was[SERVICES_N];
+	char names[64] = "";
+	rig_sleep((unsigned)rig_chance(&rig.rng, 500));
+	for (unsigned i = 0; i < SERVICES_N; i++)
+		was[i] = rig_sup_pid(&rig, services[i], victims & 1u << i);
+	if (victims & 1u << SUP_SUPERVISOR) /* first: it would start again what follows */
+		rig_sup_kill(&rig, rig_sup_supervisor(&rig), "supervisor");
+	for (unsigned i = 0; i < SUP_VICTIMS; i++) {
+		if (!(victims & 1u << i))
+			continue;
+		size_t n = strlen(names);
+		snprintf(names + n, sizeof(names) - n, " %s", sup_victims[i]);
+		if (i <= SUP_AGENT)
+			rig_sup_kill(&rig, was[i], services[i]);
+	}
+	if (victims & 1u << SUP_CLIENT) {
+		who = (unsigned)rig_chance(&rig.rng, CLIENTS);
+		kill_client(&pids[who], fd, who);
+	}
+	printf("round %u:%s\n", round, names);
+	/* mostly the next one comes before the last one's end */
+	if (victims & 1u << SUP_SUPERVISOR || rig_chance(&rig.rng, 4) == 0) {
+		rig_sleep((unsigned)rig_chance(&rig.rng, 300));
+		rig_sup_ready(&rig);
+	}
+	for (unsigned i = 0; i < SERVICES_N; i++)
+		CHECK(&rig,
+		      was[i] == 0 || (i <= SUP_AGENT && victims & 1u << i) ||
+			      rig_sup_pid(&rig, services[i], true) == was[i],
+		      "round %u:%s: another process is %s now", round, names, services[i]);
 }
 
 /* Every key can be written, read and removed. */
@@ -370,8 +441,11 @@ static void run(unsigned rounds)
 		pids[i] = client_start(fd, i, rig.rng + i * 7919);
 	rig_sleep(500);
 	for (unsigned i = 0; i < rounds && !atomic_load(&s->stop); i++)
-		one_round(i, pids, fd);
-	rig_settled(&rig);
+		(rig.supervised ? sup_round : one_round)(i, pids, fd);
+	if (rig.supervised)
+		rig_sup_ready(&rig);
+	else
+		rig_settled(&rig);
 	rig_sleep(500);
 	atomic_store(&s->stop, true);
 	clients_end(pids);
@@ -384,12 +458,14 @@ static void run(unsigned rounds)
 int main(int argc, char **argv)
 {
 	unsigned rounds = 8;
+	bool supervised = false;
 	int code, c;
 	if (client_main(argc, argv, &code) || rig_kid_main(argc, argv, &code))
 		return code;
 	rig.rng = (uint64_t)getpid() | 1;
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	while ((c = getopt(argc, argv, "r:s:")) > 0) {
+	while ((c = getopt(argc, argv, "ur:s:")) > 0) {
+		supervised |= c == 'u';
 		if (c == 'r')
 			rounds = (unsigned)strtoul(optarg, NULL, 10);
 		if (c == 's')
@@ -399,8 +475,8 @@ int main(int argc, char **argv)
 	rig.pool_mib = 128;
 	rig.dead_ms = 60000;
 	rig.discard_ms = 1000;
-	rig_up(&rig);
+	(supervised ? rig_sup_up : rig_up)(&rig);
 	run(rounds);
-	rig_down(&rig);
+	(supervised ? rig_sup_down : rig_down)(&rig);
 	return 0;
 }

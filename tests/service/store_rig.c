@@ -105,6 +105,10 @@ static void end_all(struct rig *r)
 static void remove_all(struct rig *r)
 {
 	char cmd[128];
+	if (r->supervised) { /* its pool went with `down` */
+		box_remove(&r->box[0]);
+		return;
+	}
 	for (unsigned i = 0; i < RIG_AGENTS; i++) {
 		snprintf(cmd, sizeof(cmd), "rm -rf '%s'", r->shm[i]);
 		if (system(cmd) != 0) // NOLINT(cert-env33-c): our own mkdtemp name
@@ -135,6 +139,8 @@ static void show_state(const struct proc *p)
 
 _Noreturn void rig_fail(struct rig *r)
 {
+	if (r->supervised)
+		rig_sup_fail(r);
 	show_state(&r->master);
 	for (unsigned i = 0; i < RIG_AGENTS; i++)
 		if (!rig_stopped(r->agent[i].pid, 0))

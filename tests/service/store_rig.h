@@ -3,7 +3,8 @@
  * A store of real processes for tests that stop and kill them: a master and two agents on one host,
  * each a child of the test, with pools in /dev/shm and small times; a handle of the library; other
  * objects that are put until the pools have turned over and whose every byte is compared; and kids,
- * processes that make one call each and stop or die at a place (base/fault.h).
+ * processes that make one call each and stop or die at a place (base/fault.h). Or all of it under the
+ * supervisor, with one agent (rig_sup_up).
  *
  * A test's main begins with rig_kid_main(). What must hold is a CHECK: it prints, ends every process
  * and exits. Every wait has a limit. Thread: the test's.
@@ -34,6 +35,7 @@ struct rig {
 	struct rig_other others[RIG_OTHERS];
 	uint8_t *want, *got;
 	unsigned evicted, compared;
+	bool supervised; /* rig_sup_up made it: no agents and no master of ours */
 };
 
 #define CHECK(r, cond, ...)                                                        \
@@ -68,6 +70,22 @@ bool rig_ended(pid_t pid);
 uint64_t rig_chance(uint64_t *rng, uint64_t n);
 uint64_t rig_now_ms(void);
 void rig_sleep(unsigned ms);
+
+/* ---- under the supervisor (store_sup.c) ---- */
+
+/* All five services, one agent among them, in box[0], as `pomelo up` starts them; instead of rig_up. pool_mib is set by the caller. */
+void rig_sup_up(struct rig *r);
+/* `pomelo down`: nothing is left behind. */
+void rig_sup_down(struct rig *r);
+/* `pomelo up`: a supervisor that is not there is started and adopts what runs; back when all are ready. */
+void rig_sup_ready(struct rig *r);
+/* The service's process; wait: until it runs, else 0 when it does not. */
+pid_t rig_sup_pid(struct rig *r, const char *name, bool wait);
+/* What the last `up` left. */
+pid_t rig_sup_supervisor(struct rig *r);
+void rig_sup_kill(struct rig *r, pid_t pid, const char *name);
+/* Part of rig_fail. */
+void rig_sup_fail(struct rig *r);
 
 /* ---- values ---- */
 
