@@ -72,7 +72,7 @@ static enum err read_input(struct cli *c, const char *name, struct input *in)
 
 /* ---- put ---- */
 
-static enum err read_number(struct cli *c, const char *flag, uint32_t *v)
+static enum err read_number(struct cli *c, const char *flag, unsigned long max, uint64_t *v)
 {
 	const char *s = cli_value(c, flag);
 	char *end = NULL;
@@ -80,9 +80,9 @@ static enum err read_number(struct cli *c, const char *flag, uint32_t *v)
 		return ERR_NONE;
 	errno = 0;
 	unsigned long n = strtoul(s, &end, 10);
-	if (errno || end == s || *end || *s < '0' || *s > '9' || n < 1 || n > 16)
-		return why_set(&c->why, ERR_INVALID_PARAMS, "%s %.40s: 1..16", flag, s);
-	*v = (uint32_t)n;
+	if (errno || end == s || *end || *s < '0' || *s > '9' || n < 1 || n > max)
+		return why_set(&c->why, ERR_INVALID_PARAMS, "%s %.40s: 1..%lu", flag, s, max);
+	*v = n;
 	return ERR_NONE;
 }
 
@@ -97,7 +97,10 @@ static enum err read_put_opts(struct cli *c, struct pml_put_opts *o)
 			       PML_KEY_MAX);
 	o->group = group;
 	o->group_bytes = group ? strlen(group) : 0;
-	return read_number(c, "--replicas", &o->replica_num);
+	uint64_t replicas = 0;
+	enum err e = read_number(c, "--replicas", 16, &replicas);
+	o->replica_num = (uint32_t)replicas;
+	return e == ERR_NONE ? read_number(c, "--soft-pin", 86400000, &o->soft_pin_ms) : e;
 }
 
 static int put_once(struct store *s, const struct store_key *key, const struct input *in,

@@ -47,6 +47,7 @@ static const struct cli_flag put_flags[] = {
 	{ "--replicas", "N", "copies wanted, 1 to 16 (1)", NULL },
 	{ "--durable", NULL, "done only with a copy on disk", NULL },
 	{ "--hard-pin", NULL, "its last copy is never evicted", NULL },
+	{ "--soft-pin", "MS", "evicted last for so long, 1 to 86400000 (30 minutes: 1800000)", NULL },
 	{ "--group", "NAME", "object group: its members are evicted together", NULL },
 	{ "--format", "TAG", "a get that names another tag misses it", NULL },
 	{ 0 },

@@ -25,6 +25,18 @@ static const struct conf_part conf_parts[] = {
 	  .n_foreign = ARRAY_LEN(foreign) },
 };
 
+static enum err check_quotas(struct conf *c, const struct mst *m, struct why *w)
+{
+	struct mst_quotas q;
+	struct why why = { 0 };
+	int bad = 0;
+	enum err e =
+		mst_quotas_read(&m->conf.tenant_memory, &m->conf.tenant_pinned, &q, &bad, &why);
+	return e == ERR_NONE ? e
+			     : conf_fail(c, w, bad ? ".tenant_pinned" : ".tenant_memory", "%s",
+					 why.text);
+}
+
 static enum err conf_check(struct conf *c, const void *at, struct why *w)
 {
 	const struct mst *m = at;
@@ -36,7 +48,7 @@ static enum err conf_check(struct conf *c, const void *at, struct why *w)
 		e = conf_fail(c, w, ".put_start_discard_ms",
 			      "above master.put_start_release_ms, %" PRIu64,
 			      m->conf.release_ms);
-	return e;
+	return e == ERR_NONE ? check_quotas(c, m, w) : e;
 }
 
 static const struct conf_schema conf = { "master", conf_parts, ARRAY_LEN(conf_parts),
@@ -98,11 +110,43 @@ static void print_peer(const struct beat_peer *p, struct buf *out)
 	buf_fini(&labels);
 }
 
+enum { TENANTS_SHOWN = 1000 };
+
 static void follow(struct mst *m, unsigned id, unsigned cell, uint64_t now)
 {
 	uint64_t was = metric_get(m->svc.metrics, id, cell);
 	if (now > was)
 		metric_add(m->svc.metrics, id, cell, now - was);
+}
+
+/* Tenants by name: what each has, and may have. The first of them, should there be very many (B1). */
+static void scrape_tenants(struct mst *m, struct buf *out)
+{
+	struct mind_tenant t;
+	metric_head(out, "pomelo_master_tenant_bytes", METRIC_gauge,
+		    "memory of a tenant's objects, of those hard-pinned, and its quotas");
+	for (uint32_t i = 0; i < TENANTS_SHOWN && mind_tenant(m->term.mind, i, &t); i++) {
+		const struct {
+			const char *of;
+			uint64_t v;
+		} rows[] = { { "used", t.bytes },
+			     { "pinned", t.pinned },
+			     { "quota", t.bytes_max },
+			     { "pinned_quota", t.pinned_max } };
+		for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
+			struct buf labels = BUF_INIT(1024);
+			if (r >= 2 && !rows[r].v)
+				continue;
+			metric_label(&labels, "tenant", t.name);
+			buf_put(&labels, ",", 1);
+			metric_label(&labels, "of", BYTES_STR(rows[r].of));
+			buf_put(&labels, "", 1);
+			if (buf_err(&labels) == ERR_NONE)
+				metric_line(out, "pomelo_master_tenant_bytes",
+					    (const char *)labels.p, (double)rows[r].v);
+			buf_fini(&labels);
+		}
+	}
 }
 
 /* C3: gauges are a recount's. */
@@ -136,6 +180,8 @@ static void scrape(struct svc *s, struct buf *out)
 {
 	struct mst *m = mst_of(s);
 	scrape_mind(m);
+	if (m->term.mind)
+		scrape_tenants(m, out);
 	struct beat_peer p[32];
 	struct beat_table_counters c;
 	int64_t n_state[BEAT_DEAD + 1] = { 0 };
@@ -177,6 +223,13 @@ static enum err on_open(struct svc *s, struct why *why)
 	if (e)
 		return why_set(why, e, "no memory for links to holders");
 	m->meta.limits.tombs_max = m->conf.tombs_max;
+	int bad;
+	e = mst_quotas_read(&m->conf.tenant_memory, &m->conf.tenant_pinned, &m->quotas, &bad,
+			    why);
+	if (e) {
+		mst_links_close(m, ignore, NULL);
+		return e;
+	}
 	e = beats_open(m, why);
 	if (e == ERR_NONE)
 		e = svc_meta_open(&m->meta, s, on_term, why);

@@ -13,6 +13,7 @@
 
 #include "links.h"
 #include "mind.h"
+#include "quota.h"
 #include "svc/beat.h"
 #include "svc/svc.h"
 #include "svc/svc_meta.h"
@@ -31,6 +32,7 @@ struct mst_conf {
 struct mst {
 	struct svc svc; /* first: svc.h */
 	struct mst_conf conf;
+	struct mst_quotas quotas; /* of conf */
 	struct svc_meta meta;
 	struct beat_table *beats;
 	struct mst_term term;

@@ -18,6 +18,7 @@ static void limits(struct mind_limits *l)
 	l->quarantine_max = l->quarantine_max > 0 ? l->quarantine_max : 0.10;
 	l->high_watermark = l->high_watermark > 0 ? l->high_watermark : 0.90;
 	l->evict_ratio = l->evict_ratio > 0 ? l->evict_ratio : 0.05;
+	l->pinned_max = l->pinned_max > 0 ? l->pinned_max : 1;
 }
 
 static void init(struct mind *m)
@@ -30,8 +31,6 @@ static void init(struct mind *m)
 		map_init(maps[i], SIZE_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_init(lists[i]);
-	for (size_t i = 0; i < LRU_N; i++)
-		list_init(&m->lru[i]);
 }
 
 enum err mind_new(const struct mind_limits *l, const struct mind_out *o,
@@ -49,7 +48,8 @@ enum err mind_new(const struct mind_limits *l, const struct mind_out *o,
 	m->last = version_make(m->term, 0);
 	m->rng = m->term * 0x9e3779b97f4a7c15 + 1;
 	init(m);
-	enum err e = holder_load(m);
+	enum err e = tenants_init(m);
+	e = e != ERR_NONE ? e : holder_load(m);
 	if (e != ERR_NONE) {
 		mind_free(m);
 		return e;
@@ -218,8 +218,8 @@ uint64_t mind_due_ns(const struct mind *m)
 		due = sooner(due, a->progress_ns + m->l.discard_ms * 1000000ull);
 	}
 	if (!list_empty(&m->space)) {
-		if (m->looked[LRU_PLAIN] || m->looked[LRU_SOFT])
-			return 0; /* a turn goes on */
+		if (evict_turning(m))
+			return 0;
 		due = sooner(due, m->space_ns);
 	}
 	return due;
@@ -278,59 +278,6 @@ void app_send(struct mind *m, struct app *a)
 {
 	list_push_back(&m->apps, &a->node);
 	m->out.append(m->out.ctx, &a->pub);
-}
-
-/* ---- tenants ---- */
-
-static bool tenant_eq(const struct map_node *n, const void *key)
-{
-	const struct tenant *t = container_of(n, struct tenant, node);
-	const struct bytes *b = key;
-	return t->n == b->n && memcmp(t->name, b->p, b->n) == 0;
-}
-
-static uint16_t tenant_add(struct mind *m, struct bytes name, uint64_t hash)
-{
-	if (m->n_tenants >= TENANTS_MAX)
-		return TENANTS_MAX;
-	if (m->n_tenants == m->cap_tenants) {
-		uint32_t cap = m->cap_tenants ? 2 * m->cap_tenants : 8;
-		struct tenant **p = realloc(m->tenant, cap * sizeof(struct tenant *));
-		if (!p)
-			return TENANTS_MAX;
-		m->tenant = p;
-		m->cap_tenants = cap;
-	}
-	struct tenant *t = calloc(1, sizeof(*t));
-	if (!t || map_insert(&m->tenants, &t->node, hash) != ERR_NONE) {
-		free(t);
-		return TENANTS_MAX;
-	}
-	memcpy(t->name, name.p, name.n);
-	t->n = (uint8_t)name.n;
-	t->index = (uint16_t)m->n_tenants;
-	m->bytes += sizeof(*t);
-	m->tenant[m->n_tenants++] = t;
-	return t->index;
-}
-
-uint16_t tenant_of(struct mind *m, struct bytes name, bool make)
-{
-	if (name.n == 0 || name.n > 64)
-		return TENANTS_MAX;
-	const struct tenant *last = m->n_tenants ? m->tenant[m->tenant_last] : NULL;
-	if (last && tenant_eq(&last->node, &name))
-		return last->index; /* an inventory's entries are most often of one */
-	uint64_t hash = obj_key_hash(name, BYTES(NULL, 0));
-	struct map_node *n = map_find(&m->tenants, hash, tenant_eq, &name);
-	if (n)
-		return m->tenant_last = container_of(n, struct tenant, node)->index;
-	return make ? tenant_add(m, name, hash) : TENANTS_MAX;
-}
-
-struct bytes tenant_name(const struct mind *m, uint16_t index)
-{
-	return BYTES(m->tenant[index]->name, m->tenant[index]->n);
 }
 
 /* ---- the end ---- */
@@ -393,9 +340,7 @@ void mind_free(struct mind *m)
 		free(a->text);
 		free(a);
 	}
-	for (uint32_t i = 0; i < m->n_tenants; i++)
-		free(m->tenant[i]);
-	free(m->tenant);
+	tenants_free(m);
 	struct map *maps[] = { &m->objs,    &m->by_version, &m->by_number,
 			       &m->clients, &m->rems,	    &m->tenants };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)

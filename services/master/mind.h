@@ -31,6 +31,12 @@
 
 struct mind;
 
+/* Bytes that a tenant's objects may take, in the allocator's measure; 0: no limit. */
+struct mind_quota {
+	struct bytes tenant;
+	uint64_t memory, pinned;
+};
+
 struct mind_limits {
 	uint64_t index_bytes_max;	 /* 0: 16 GiB */
 	uint32_t calls_max;		 /* calls that wait; 0: 65,536 */
@@ -43,6 +49,10 @@ struct mind_limits {
 	double quarantine_max; /* 0: 0.10 */
 	double high_watermark; /* 0: 0.90 */
 	double evict_ratio;    /* 0: 0.05 */
+	double pinned_max;     /* share of the pool that hard pins may have; 0: 1 */
+	bool keep_soft; /* soft pins hold until they end, even when nothing else is left */
+	const struct mind_quota *quotas; /* borrowed for life */
+	size_t n_quotas;
 #ifdef POMELO_PLANT
 	uint32_t mind_break; /* enum mind_break: rules left out, for the checker to find */
 #endif
@@ -230,7 +240,7 @@ struct mind_put {
  *
  * ERR_ALREADY_EXISTS, ERR_BUSY_WRITING, ERR_RECOVERING, ERR_TEMPORARILY_AWAY, ERR_CONFLICT (a condition),
  * ERR_TOO_LARGE, ERR_BUSY (all leased: retry_ms), ERR_POOL_PINNED, ERR_STALE_TERM, ERR_INVALID_PARAMS,
- * ERR_NOT_READY (no holder with memory)
+ * ERR_NOT_READY (no holder with memory), ERR_QUOTA (pins, or a size, above what the tenant may have)
  */
 void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_put_item *it,
 		    struct mind_put *p);
@@ -299,6 +309,13 @@ struct mind_counts {
 	bool recovering;
 };
 void mind_counts(const struct mind *m, struct mind_counts *out);
+/* What a tenant has. bytes: attempts and copies, until FREE is acknowledged. */
+struct mind_tenant {
+	struct bytes name;
+	uint64_t objects, bytes, pinned, bytes_max, pinned_max; /* max 0: no limit */
+};
+/* Tenants heard of have the indices from 0. false: none of that index. Borrowed until the next call. */
+bool mind_tenant(const struct mind *m, uint32_t index, struct mind_tenant *out);
 /* Asserts I3, I4 by a recount. For tests. */
 void mind_check(const struct mind *m);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction (B2): plain LRU by last real use. Skipped: leased, being written, hard-pinned; soft-pinned
- * until nothing else is left. An evicted object is RETIRED first and served until that is acknowledged,
+ * Eviction (B2): plain LRU by last real use (B3: probes are none), over all tenants or over one whose quota is
+ * used up. Skipped: leased, being written, hard-pinned; soft-pinned until nothing else is left. An evicted object is RETIRED first and served until that is acknowledged,
  * so that nobody is told NOT_FOUND of what a new master would serve again. No tombstones (V7).
  */
 #include "mind_priv.h"
@@ -58,67 +58,97 @@ enum err mind_evict(struct mind *m, struct bytes tenant, struct bytes key)
 	return e;
 }
 
-/* Soft pins that have ended are plain again, oldest first. */
+/* Soft pins that have ended are plain again, the oldest in use. */
 static void unpin(struct mind *m)
 {
-	for (int n = 0; n < LOOK && !list_empty(&m->lru[LRU_SOFT]); n++) {
-		struct obj *o = list_entry(m->lru[LRU_SOFT].next, struct obj, lru);
-		uint64_t until = 0;
-		for (const struct copy *c = o->copies; c; c = c->next)
-			if (c->opts)
-				until = MAX_OF(until, c->opts->soft_until_ns);
-		if (until > m->now)
-			return;
+	struct heap_node *n;
+	for (int i = 0; i < LOOK && (n = heap_min(&m->softs)) && n->key <= m->now; i++) {
+		struct opts *p = container_of(n, struct opts, soft);
+		struct obj *o = p->copy->obj;
+		heap_remove(&m->softs, n);
+		if (!list_linked(&o->lru) || o->which != LRU_SOFT || lru_of(m, o) != LRU_PLAIN)
+			continue;
 		lru_del(m, o);
 		lru_add(m, o, LRU_PLAIN, true);
 	}
 }
 
 struct round {
+	const struct lru_set *only; /* NULL: all sets */
 	uint64_t want, got;
 	bool more; /* not all were looked at */
 };
 
-static void look(struct mind *m, struct obj *o, struct round *r)
+static void look(struct mind *m, struct lru_queue *q, struct obj *o, struct round *r)
 {
 	if (evictable(m, o)) {
 		r->got += bytes_of(o);
 		evict(m, o);
-		m->looked[o->which] = 0;
+		q->looked = 0;
 	} else if (obj_leased(m, o)) {
 		uint64_t end = lease_end_ns(m, o);
 		m->lease_end_ns = m->lease_end_ns ? MIN_OF(m->lease_end_ns, end) : end;
 	}
 }
 
+/* The queue whose first was used longest ago, of those that were not looked through; NULL: none. */
+static struct lru_queue *oldest(const struct mind *m, enum lru which, const struct round *r)
+{
+	struct lru_queue *best = NULL;
+	uint32_t used = 0;
+	for (uint32_t i = 0; i < m->n_sets; i++) {
+		struct lru_queue *q = &m->sets[i]->objs[which];
+		if (q->looked >= q->n || (r->only && r->only != m->sets[i]))
+			continue;
+		uint32_t u = list_entry(q->l.next, struct obj, lru)->used;
+		if (!best || u < used) {
+			best = q;
+			used = u;
+		}
+	}
+	return best;
+}
+
 /* From the one used longest ago, until want bytes are on their way. What may not go is in use, and
  * goes to the young end; a whole turn without a victim ends it. */
 static void evict_list(struct mind *m, enum lru which, struct round *r)
 {
-	for (int n = 0; m->looked[which] < m->n_lru[which] && r->got < r->want; n++) {
+	struct lru_queue *q;
+	for (int n = 0; r->got < r->want && (q = oldest(m, which, r)); n++) {
 		if (n == LOOK) {
 			r->more = true;
 			return;
 		}
-		struct list *it = m->lru[which].next;
+		struct list *it = q->l.next;
 		list_del(it);
-		list_push_back(&m->lru[which], it);
-		m->looked[which]++;
-		look(m, list_entry(it, struct obj, lru), r);
+		list_push_back(&q->l, it);
+		q->looked++;
+		look(m, q, list_entry(it, struct obj, lru), r);
 	}
 }
 
 static void turn_ends(struct mind *m)
 {
-	memset(m->looked, 0, sizeof(m->looked));
+	for (uint32_t i = 0; i < m->n_sets; i++)
+		for (int w = 0; w < LRU_N; w++)
+			m->sets[i]->objs[w].looked = 0;
 	m->lease_end_ns = 0;
+}
+
+bool evict_turning(const struct mind *m)
+{
+	for (uint32_t i = 0; i < m->n_sets; i++)
+		for (int w = 0; w < LRU_N; w++)
+			if (m->sets[i]->objs[w].looked)
+				return true;
+	return false;
 }
 
 static void evict_round(struct mind *m, struct round *r)
 {
 	unpin(m);
 	evict_list(m, LRU_PLAIN, r);
-	if (r->got < r->want && !r->more)
+	if (r->got < r->want && !r->more && !m->l.keep_soft)
 		evict_list(m, LRU_SOFT, r);
 }
 
@@ -133,30 +163,54 @@ static uint64_t later_ns(const struct mind *m)
 	return at;
 }
 
-static bool all_pinned(const struct mind *m)
+static uint64_t n_in(const struct mind *m, const struct lru_set *only, enum lru which)
 {
-	return list_empty(&m->lru[LRU_PLAIN]) && list_empty(&m->lru[LRU_SOFT]) &&
-	       !list_empty(&m->lru[LRU_HARD]) && m->by_version.n == 0 && m->quarantine == 0 &&
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < m->n_sets; i++)
+		n += !only || only == m->sets[i] ? m->sets[i]->objs[which].n : 0;
+	return n;
+}
+
+/* Only hard pins are there: time changes nothing. */
+static bool all_pinned(const struct mind *m, const struct tenant *only)
+{
+	const struct lru_set *s = only ? only->set : NULL;
+	return n_in(m, s, LRU_PLAIN) == 0 && n_in(m, s, LRU_SOFT) == 0 &&
+	       n_in(m, s, LRU_HARD) > 0 && m->by_version.n == 0 && m->quarantine == 0 &&
 	       later_ns(m) == 0;
 }
 
-bool evict_for(struct mind *m, uint64_t bytes, enum err *e, uint32_t *retry_ms)
+static uint64_t sooner(uint64_t a, uint64_t b)
 {
+	return a && (b == 0 || a < b) ? a : b;
+}
+
+/* When the first lease, soft pin or wait for an older master's leases ends. */
+static uint64_t room_ns(const struct mind *m)
+{
+	const struct heap_node *soft = m->l.keep_soft ? heap_min(&m->softs) : NULL;
+	return sooner(soft ? soft->key : 0, sooner(later_ns(m), m->lease_end_ns));
+}
+
+bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum err *e,
+	       uint32_t *retry_ms)
+{
+	uint64_t coming = only ? only->coming : m->coming;
 	for (uint32_t i = 0; i < m->n_holders; i++)
 		slots_hurry(m, m->holders[i]);
 	/* free space that did not fit is in pieces: as much again must come */
-	struct round r = { .want = m->coming >= bytes ? 0 : bytes - m->coming };
+	struct round r = { .only = only ? only->set : NULL,
+			   .want = coming >= bytes ? 0 : bytes - coming };
 	if (r.want)
 		evict_round(m, &r);
-	if (r.got || m->coming || r.more)
+	if (r.got || coming || r.more)
 		return true;
-	uint64_t at = later_ns(m);
-	at = m->lease_end_ns && (at == 0 || m->lease_end_ns < at) ? m->lease_end_ns : at;
+	uint64_t at = room_ns(m);
 	turn_ends(m);
-	*e = all_pinned(m) ? ERR_POOL_PINNED : ERR_BUSY;
-	*retry_ms = *e == ERR_POOL_PINNED ? 0
-		    : at > m->now	  ? (uint32_t)((at - m->now) / 1000000 + 1)
-					  : 1000;
+	*e = !all_pinned(m, only) ? ERR_BUSY : only ? ERR_QUOTA : ERR_POOL_PINNED;
+	*retry_ms = *e != ERR_BUSY ? 0
+		    : at > m->now  ? (uint32_t)MIN_OF((at - m->now) / 1000000 + 1, UINT32_MAX)
+				   : 1000;
 	return false;
 }
 

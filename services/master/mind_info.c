@@ -220,7 +220,10 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 /* ---- the recount ---- */
 
 struct tally {
-	uint64_t copies, served, barred, used, lru;
+	uint64_t copies, served;
+	struct tenant_sum {
+		uint64_t used, pinned, served;
+	} * of;
 };
 
 static uint64_t rounded(const struct range *r, size_t n)
@@ -257,9 +260,13 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	uint64_t top = 0, pending = 0;
 	bool served = false;
 	assert(o->copies || o->work);
+	struct tenant_sum *sum = &t->of[o->tenant];
 	for (const struct copy *c = o->copies; c; c = c->next) {
 		check_copy(m, o, c);
 		t->copies++;
+		sum->used += rounded(c->ranges, c->n_ranges);
+		if (c->opts && c->opts->m.hard_pin)
+			sum->pinned += rounded(c->ranges, c->n_ranges);
 		served |= c->flags & COPY_SERVED;
 		if (!holder_in(m->holders[c->holder]))
 			continue;
@@ -275,6 +282,11 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	assert(!pending || o->work);
 	assert(served == list_linked(&o->lru));
 	t->served += served;
+	sum->served += served;
+	const struct attempt *a = o->work ? o->work->attempt : NULL;
+	sum->used += a ? rounded(a->ranges, a->n_ranges) : 0;
+	sum->pinned +=
+		a && a->opts && a->opts->m.hard_pin ? rounded(a->ranges, a->n_ranges) : 0;
 	check_work(m, o);
 }
 
@@ -306,10 +318,36 @@ static void check_holder(const struct mind *m, const struct holder *h)
 		assert(used + quarantine <= alloc && (h->n_lost || used + quarantine == alloc));
 }
 
+static uint64_t check_queue(const struct lru_queue *q)
+{
+	uint64_t n = 0;
+	list_for_each (it, &q->l)
+		n++;
+	assert(n == q->n);
+	return n;
+}
+
+static void check_tenants(const struct mind *m, const struct tally *t)
+{
+	uint64_t lru = 0, pinned = 0;
+	for (uint32_t i = 0; i < m->n_tenants; i++) {
+		const struct tenant *x = m->tenant[i];
+		assert(x->used == t->of[i].used && x->pinned == t->of[i].pinned &&
+		       x->n_served == t->of[i].served);
+		pinned += x->pinned;
+	}
+	for (uint32_t i = 0; i < m->n_sets; i++)
+		for (int w = 0; w < LRU_N; w++)
+			lru += check_queue(&m->sets[i]->objs[w]);
+	assert(lru == m->n_served && pinned == m->pinned);
+}
+
 void mind_check(const struct mind *m)
 {
-	struct tally t = { 0 };
-	uint64_t used = 0, total = 0, quarantine = 0, lru = 0;
+	struct tally t = { .of = calloc(m->n_tenants + 1, sizeof(*t.of)) };
+	uint64_t used = 0, total = 0, quarantine = 0;
+	if (!t.of)
+		return;
 	map_for_each (n, &m->objs)
 		check_obj(m, container_of(n, struct obj, node), &t);
 	for (uint32_t i = 0; i < m->n_holders; i++) {
@@ -320,10 +358,9 @@ void mind_check(const struct mind *m)
 			total += alloc_bytes(h->segs[s].alloc);
 		used += h->state == HOLDER_MERGED ? h->used : 0;
 	}
-	for (int i = 0; i < LRU_N; i++)
-		lru += m->n_lru[i];
-	assert(t.copies == m->n_copies && t.served == m->n_served &&
-	       lru == m->n_served); /* I4 */
+	assert(t.copies == m->n_copies && t.served == m->n_served); /* I4 */
+	check_tenants(m, &t);
+	free(t.of);
 	assert(used == m->used && total == m->total && quarantine == m->quarantine);
 	assert(m->by_version.n == m->by_number.n);
 }

@@ -62,6 +62,7 @@ static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg
 	c->sum = e->sum;
 	c->segment = segment;
 	memcpy(c->ranges, r, n * sizeof(*r));
+	charge_copy(m, c, true);
 	c->flags = COPY_MERGED;
 	return c;
 }
@@ -116,6 +117,7 @@ static void entry_retired(struct mind *m, struct copy *c, const struct msg_entry
 static void entry_overlap(struct mind *m, struct copy *c)
 {
 	copy_coming(m, c, false);
+	charge_copy(m, c, false);
 	m->bytes -= c->n_ranges * sizeof(struct range);
 	c->n_ranges = 0;
 	m->n.rejected++;

@@ -149,6 +149,7 @@ void opts_free(struct mind *m, struct opts *o)
 {
 	if (!o)
 		return;
+	heap_remove(&m->softs, &o->soft);
 	m->bytes -= o->bytes;
 	free(o);
 }
@@ -190,8 +191,10 @@ void copy_coming(struct mind *m, struct copy *c, bool on)
 	bool is = c->flags & COPY_COMING;
 	if (is == on)
 		return;
+	uint64_t n = on ? space_of(c) : -space_of(c);
 	c->flags ^= COPY_COMING;
-	m->coming += on ? space_of(c) : -space_of(c);
+	m->coming += n;
+	m->tenant[c->obj->tenant]->coming += n;
 }
 
 static void unlink_copy(struct copy *c)
@@ -219,6 +222,7 @@ void copy_drop(struct mind *m, struct copy *c, bool give)
 	copy_coming(m, c, false);
 	copy_unflag(m, c);
 	slot_take(m, h, c->slot);
+	charge_copy(m, c, false);
 	unlink_copy(c);
 	if (give)
 		space_give(m, h, c->segment, c->ranges, c->n_ranges);
@@ -246,7 +250,7 @@ static uint32_t tick_of(const struct mind *m, uint64_t ns)
 	return (uint32_t)MIN_OF((ns - m->start_ns) >> TICK_BITS, UINT32_MAX - 1ull);
 }
 
-static enum lru lru_of(const struct mind *m, const struct obj *o)
+enum lru lru_of(const struct mind *m, const struct obj *o)
 {
 	enum lru w = LRU_PLAIN;
 	for (const struct copy *c = o->copies; c; c = c->next) {
@@ -273,17 +277,18 @@ void lru_del(struct mind *m, struct obj *o)
 	if (!list_linked(&o->lru))
 		return;
 	list_del(&o->lru);
-	m->n_lru[o->which]--;
+	set_of(m, o)->objs[o->which].n--;
 }
 
 void lru_add(struct mind *m, struct obj *o, enum lru which, bool old)
 {
+	struct lru_queue *q = &set_of(m, o)->objs[which];
 	o->which = (uint8_t)which;
-	m->n_lru[which]++;
+	q->n++;
 	if (old)
-		list_push_front(&m->lru[which], &o->lru);
+		list_push_front(&q->l, &o->lru);
 	else
-		list_push_back(&m->lru[which], &o->lru);
+		list_push_back(&q->l, &o->lru);
 }
 
 static void lru_place(struct mind *m, struct obj *o)
@@ -292,16 +297,38 @@ static void lru_place(struct mind *m, struct obj *o)
 	lru_add(m, o, lru_of(m, o), false);
 }
 
+/* A soft pin starts when the first replica is readable; further ones, and reads, prolong nothing. */
+static void soft_begin(struct mind *m, struct copy *c)
+{
+	struct opts *p = c->opts;
+	uint64_t until = m->now + MIN_OF(p->m.soft_pin_ms, SOFT_PIN_MAX_MS) * 1000000;
+	for (const struct copy *k = c->obj->copies; k; k = k->next)
+		if (k != c && k->version == c->version && k->opts && k->opts->soft_until_ns)
+			until = MIN_OF(until, k->opts->soft_until_ns);
+	if (p->soft_until_ns)
+		return;
+	p->soft_until_ns = until;
+	if (until > m->now)
+		heap_insert(&m->softs, &p->soft, until);
+}
+
+static void count_served(struct mind *m, const struct obj *o, uint64_t n)
+{
+	m->n_served += n;
+	m->tenant[o->tenant]->n_served += n;
+}
+
 void copy_serve(struct mind *m, struct copy *c)
 {
 	if (c->flags & COPY_SERVED)
 		return;
 	if (!any_served(c->obj))
-		m->n_served++;
+		count_served(m, c->obj, 1);
 	c->flags |= COPY_SERVED;
-	if (c->opts && c->opts->m.soft_pin_ms) /* it starts when the object is readable */
-		c->opts->soft_until_ns =
-			m->now + MIN_OF(c->opts->m.soft_pin_ms, 86400000ull) * 1000000;
+	if (c->opts)
+		c->opts->copy = c;
+	if (c->opts && c->opts->m.soft_pin_ms)
+		soft_begin(m, c);
 	if (c->obj->used == 0)
 		c->obj->used = tick_of(m, m->now);
 	lru_place(m, c->obj);
@@ -316,7 +343,7 @@ void copy_unserve(struct mind *m, struct copy *c)
 		c->free_ns = lease_end_ns(m, c->obj); /* readers may still be at it */
 	if (any_served(c->obj))
 		return;
-	m->n_served--;
+	count_served(m, c->obj, -1ull);
 	lru_del(m, c->obj);
 }
 

@@ -17,6 +17,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/heap.h"
 #include "base/map.h"
 #include "mind.h"
 #include "store/alloc.h"
@@ -29,6 +30,7 @@ enum {
 	ATTEMPTS_MAX = 1 << 20, /* B1 */
 	HOLDERS_MAX = 4096,
 	TENANTS_MAX = 65535,
+	SOFT_PIN_MAX_MS = 86400000,
 	RETRY_MS = 100, /* an append that met BUSY or NO_SPACE is tried again so much later */
 };
 
@@ -54,8 +56,10 @@ struct range {
 
 /* Of a put: what its slot keeps, when it is not all defaults. */
 struct opts {
-	struct msg_put_opts m; /* points behind */
-	uint64_t soft_until_ns;
+	struct msg_put_opts m;	/* points behind */
+	struct copy *copy;	/* NULL: of an attempt */
+	struct heap_node soft;	/* m->softs while the pin runs */
+	uint64_t soft_until_ns; /* 0: it was never readable */
 	size_t bytes;
 };
 
@@ -79,6 +83,15 @@ struct copy {
 };
 
 enum lru { LRU_PLAIN, LRU_SOFT, LRU_HARD, LRU_N };
+struct lru_queue { /* the one used longest ago first */
+	struct list l;
+	uint64_t n;
+	uint64_t looked; /* in the turn of an eviction (mind_evict.c) */
+};
+/* One for all tenants without a quota, and one for each that has one (it evicts its own). */
+struct lru_set {
+	struct lru_queue objs[LRU_N];
+};
 
 struct obj {
 	struct map_node
@@ -228,6 +241,9 @@ struct holder {
 
 struct tenant {
 	struct map_node node;
+	struct lru_set *set;		/* m->shared, or its own */
+	const struct mind_quota *quota; /* NULL: none */
+	uint64_t used, pinned, coming, n_served;
 	uint16_t index;
 	uint8_t n;
 	char name[65];
@@ -291,9 +307,11 @@ struct mind {
 	uint32_t n_away;
 	uint64_t merges;
 	struct list active, todo, ended, times, clients_lru, apps, space, ranges;
-	struct list lru[LRU_N]; /* the one used longest ago first */
-	uint64_t n_lru[LRU_N];
-	uint64_t looked[LRU_N], lease_end_ns; /* the turn of an eviction (mind_evict.c) */
+	struct lru_set shared, **sets; /* sets: all of them */
+	uint32_t n_sets;
+	struct heap softs;     /* soft pins that run, by their end */
+	uint64_t lease_end_ns; /* met in the turn of an eviction */
+	uint64_t pinned;       /* of attempts and copies */
 	uint64_t n_waiting, n_copies, n_served, bytes, coming;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
@@ -370,6 +388,18 @@ void mind_kick(struct mind *m);
 struct bytes tenant_name(const struct mind *m, uint16_t index);
 /* TENANTS_MAX: none (and make is false, or no memory). */
 uint16_t tenant_of(struct mind *m, struct bytes name, bool make);
+
+/* ---- mind_tenant.c: whose bytes, whose turn ---- */
+
+enum err tenants_init(struct mind *m) MUST_CHECK;
+void tenants_free(struct mind *m);
+struct lru_set *set_of(const struct mind *m, const struct obj *o);
+/* What an attempt or a copy takes is its tenant's from before it is written until it is free again. */
+void charge_attempt(struct mind *m, const struct attempt *a, bool on);
+void charge_copy(struct mind *m, const struct copy *c, bool on);
+/* Before anything is allocated. ERR_NONE; ERR_QUOTA; ERR_BUSY: *over bytes of the tenant's must go first. */
+enum err quota_check(struct mind *m, uint16_t tenant, const struct msg_put_item *it,
+		     uint64_t bytes, uint64_t *over, struct why *why) MUST_CHECK;
 struct holder *holder_at(const struct mind *m, uint32_t index);
 
 /* ---- mind_app.c: appends ---- */
@@ -410,6 +440,7 @@ void copy_drop(struct mind *m, struct copy *c, bool give);
 void copy_serve(struct mind *m, struct copy *c);
 void copy_unserve(struct mind *m, struct copy *c);
 void copy_state(struct mind *m, struct copy *c, enum copy_state s);
+enum lru lru_of(const struct mind *m, const struct obj *o); /* as its pins have it */
 void lru_add(struct mind *m, struct obj *o, enum lru which, bool old);
 void lru_del(struct mind *m, struct obj *o);
 void copy_coming(struct mind *m, struct copy *c, bool on);
@@ -457,6 +488,8 @@ struct place {
 /* ERR_TOO_LARGE, ERR_RECOVERING, ERR_NOT_READY, ERR_NO_SPACE (now) */
 enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *preferred,
 		    struct place *out, struct why *why) MUST_CHECK;
+/* Bytes of the largest segment there is. */
+uint64_t space_largest(const struct mind *m);
 /* Waiting puts try again. */
 void space_pump(struct mind *m);
 void quar_add(struct mind *m, struct holder *h, struct attempt *a);
@@ -527,8 +560,11 @@ void holders_due(struct mind *m);
 
 /* ---- mind_evict.c ---- */
 
-/* Makes room for that much: true while room will come; else *e and *retry_ms say why not. */
-bool evict_for(struct mind *m, uint64_t bytes, enum err *e, uint32_t *retry_ms);
+/* Makes room for that much: true while room will come; else *e and *retry_ms say why not.
+ * only: of this tenant's objects; NULL: of all. */
+bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum err *e,
+	       uint32_t *retry_ms);
+bool evict_turning(const struct mind *m); /* not all were looked at */
 bool evict_work(struct mind *m);
 enum err evict_obj(struct mind *m, struct obj *o) MUST_CHECK;
 

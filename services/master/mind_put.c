@@ -176,6 +176,7 @@ static void attempt_unlink(struct mind *m, struct attempt *a)
 	list_del(&a->of_holder);
 	list_del(&a->of_time);
 	a->obj->work->attempt = NULL;
+	charge_attempt(m, a, false);
 	client_close(m, a->client, a->number);
 	client_release(m, a->client);
 }
@@ -225,12 +226,13 @@ struct copy *attempt_commit(struct mind *m, struct attempt *a, uint32_t slot,
 	c->generation = generation;
 	c->size = a->size;
 	c->sum = sum;
-	c->opts = TAKE(a->opts);
 	c->segment = a->segment;
 	c->merge = m->holders[a->holder]->merge;
 	memcpy(c->ranges, a->ranges, a->n_ranges * sizeof(struct range));
-	copy_state(m, c, COPY_COMMITTED);
 	attempt_unlink(m, a);
+	c->opts = TAKE(a->opts);
+	charge_copy(m, c, true);
+	copy_state(m, c, COPY_COMMITTED);
 	attempt_free(m, a);
 	return c;
 }
@@ -469,6 +471,7 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 	list_push_back(&m->times, &a->of_time);
 	client_hold(client);
 	m->bytes += attempt_bytes(a);
+	charge_attempt(m, a, true);
 	return a;
 }
 
@@ -498,20 +501,45 @@ static bool quarantined(const struct mind *m, const struct client *c)
 	       (double)m->quarantine > m->l.quarantine_max * (double)m->total;
 }
 
+/* Something is evicted and the put waits, or why nothing can be (B2). only: among this tenant's. */
+static enum err put_room(struct mind *m, const struct tenant *only, uint64_t bytes,
+			 struct mind_put *p, bool *wait)
+{
+	enum err e = ERR_NONE;
+	*wait = evict_for(m, only, bytes, &e, &p->call.retry_ms);
+	if (*wait)
+		return ERR_NONE;
+	return why_set(&p->call.why, e,
+		       e == ERR_POOL_PINNED ? "everything in the pool is hard-pinned"
+		       : e == ERR_QUOTA	    ? "all that this tenant may have is hard-pinned "
+					      "(master.tenant_memory)"
+		       : only ? "this tenant's quota is used up, by what is leased or being "
+				"written (master.tenant_memory)"
+			      : "no space: all of it is leased or being written");
+}
+
+/* A quota is charged before anything is allocated; who is over it evicts its own. */
+static enum err put_quota(struct mind *m, uint16_t tenant, const struct msg_put_item *it,
+			  uint64_t bytes, struct mind_put *p, bool *wait)
+{
+	uint64_t over = 0;
+	if (bytes > space_largest(m))
+		return ERR_NONE; /* TOO_LARGE comes before anything is evicted */
+	enum err e = quota_check(m, tenant, it, alloc_round(bytes), &over, &p->call.why);
+	return e == ERR_BUSY ? put_room(m, m->tenant[tenant], over, p, wait) : e;
+}
+
 static enum err put_place(struct mind *m, uint16_t tenant, struct client *client,
 			  const struct msg_put_item *it, struct mind_put *p, bool *wait)
 {
 	struct place at;
 	uint64_t bytes = obj_stored_bytes(it->size);
-	enum err e = space_take(m, bytes, &it->preferred, &at, &p->call.why);
-	if (e == ERR_NO_SPACE) {
-		*wait = evict_for(m, alloc_round(bytes), &e, &p->call.retry_ms);
-		return *wait ? ERR_NONE
-			     : why_set(&p->call.why, e,
-				       e == ERR_POOL_PINNED
-					       ? "everything in the pool is hard-pinned"
-					       : "no space: all of it is leased or being written");
-	}
+	enum err e = put_quota(m, tenant, it, bytes, p, wait);
+	if (e != ERR_NONE || *wait)
+		return e;
+	e = space_take(m, bytes, &it->preferred, &at, &p->call.why);
+	if (e == ERR_NO_SPACE)
+		return put_room(m, NULL, alloc_round(bytes), p, wait);
 	if (e == ERR_RECOVERING || e == ERR_NOT_READY)
 		p->call.retry_ms = RETRY_MS;
 	if (e != ERR_NONE)

@@ -158,7 +158,7 @@ static bool take_at(struct mind *m, struct holder *h, uint64_t bytes, struct pla
 	return false;
 }
 
-static uint64_t largest(const struct mind *m)
+uint64_t space_largest(const struct mind *m)
 {
 	uint64_t n = 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {
@@ -213,7 +213,7 @@ static bool take_preferred(struct mind *m, uint64_t bytes, const struct bytes_li
 enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *preferred,
 		    struct place *out, struct why *why)
 {
-	uint64_t most = largest(m);
+	uint64_t most = space_largest(m);
 	if (m->total == 0)
 		return why_set(why,
 			       m->n_unmerged || m->n_partial ? ERR_RECOVERING : ERR_NOT_READY,

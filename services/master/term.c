@@ -129,6 +129,10 @@ static struct mind_limits limits(const struct mst *m)
 		.quarantine_max = c->quarantine_max,
 		.high_watermark = c->high_watermark,
 		.evict_ratio = c->evict_ratio,
+		.pinned_max = c->pinned_max,
+		.keep_soft = !c->evict_soft,
+		.quotas = m->quotas.v,
+		.n_quotas = m->quotas.n,
 	};
 }
 

@@ -914,6 +914,8 @@ Test(master, settings_that_contradict_are_refused)
 		{ "--set", "master.lease_ms=70000", NULL },
 		{ "--set", "master.put_start_discard_ms=700000", NULL },
 		{ "--set", "master.high_watermark=1.5", NULL },
+		{ "--set", "master.tenant_memory=red", NULL },
+		{ "--set", "master.tenant_pinned=red=1,red=2", NULL },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		const struct cl_svc svc = { &mst_def, masters, 1, bad[i] };

@@ -118,6 +118,9 @@ PML_API int pml_op_progress(const struct pml_op *op, uint64_t *moved, uint64_t *
 
 /* ---- put ---- */
 
+/* What a soft pin lasts when nothing else is wanted. */
+#define PML_SOFT_PIN_DEFAULT_MS 1800000
+
 struct pml_put_opts {
 	size_t size;
 	uint32_t deadline_ms;	    /* 0: the handle's */
@@ -125,7 +128,8 @@ struct pml_put_opts {
 	uint32_t replicas_required; /* before the acknowledgement; 0: 1 */
 	uint32_t n_preferred;
 	const char *const *preferred; /* ids of holders tried first, at most 16 */
-	uint64_t soft_pin_ms;	      /* evicted last for so long; 0: no soft pin */
+	uint64_t soft_pin_ms; /* evicted last for so long from when it is readable, a day at
+					 most; 0: no soft pin */
 	const char
 		*format; /* opaque tag of up to 64 bytes: a get that names another one misses */
 	bool hard_pin;	 /* the last copy is never evicted */
@@ -156,6 +160,7 @@ struct pml_put_opts {
  * BUSY_WRITING    another writer is putting the key; retry_ms
  * CONFLICT        if_version or require do not hold
  * TOO_LARGE       larger than the largest segment    POOL_PINNED  nothing can make room
+ * QUOTA           more, or more that is hard-pinned, than the tenant may ever have
  * BUSY, RECOVERING, TEMPORARILY_AWAY, UNREACHABLE, TIMED_OUT  the deadline passed; the last reason
  * UNSUPPORTED     the holder shares no memory with this process
  */

@@ -105,6 +105,7 @@ static struct msg_entry entry_of(const struct fake_slot *s, uint32_t slot,
 				   .generation = s->generation,
 				   .state = (uint8_t)s->state,
 				   .reason = (uint8_t)s->reason,
+				   .evict_id = s->evict_id,
 				   .published = s->published,
 				   .tenant = BYTES_STR(s->tenant),
 				   .key = BYTES_STR(s->key),
@@ -193,6 +194,7 @@ static void slot_cmd(struct rig *r, struct fake *f, const struct rig_cmd *q)
 		if (same && s->state == 1) {
 			s->state = 2;
 			s->reason = q->c.reason;
+			s->evict_id = q->c.evict_id;
 		}
 		mind_retired(r->m, q->c.holder, &q->c.under, q->c.slot, q->c.generation,
 			     q->c.version, same ? ERR_NONE : ERR_NOT_FOUND);
@@ -388,7 +390,8 @@ struct mind_under rig_under(const struct rig *r, int h)
 
 struct mind_who rig_who(struct rig *r)
 {
-	return (struct mind_who){ BYTES_STR("t"), r->client, meta_term(r->st) };
+	const char *t = r->tenant ? r->tenant : "t";
+	return (struct mind_who){ BYTES_STR(t), r->client, meta_term(r->st) };
 }
 
 /* ---- puts ---- */
@@ -462,7 +465,8 @@ enum err rig_commit(struct rig *r, struct rig_put *p)
 	s->size = p->it.size;
 	s->sum = p->p.version * 31;
 	snprintf(s->key, sizeof(s->key), "%s", p->key);
-	snprintf(s->tenant, sizeof(s->tenant), "t");
+	snprintf(s->tenant, sizeof(s->tenant), "%.*s", (int)p->who.tenant.n,
+		 (const char *)p->who.tenant.p);
 	s->n_ext = p->p.n_extents;
 	memcpy(s->ext, p->p.extents, sizeof(s->ext));
 	s->has_opts = p->it.opts;
@@ -546,6 +550,44 @@ enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t 
 enum err rig_put(struct rig *r, const char *key, int h, bool upsert)
 {
 	return rig_put_v(r, key, h, upsert, NULL);
+}
+
+enum err rig_put_opts(struct rig *r, const char *key, uint64_t size,
+		      const struct msg_put_opts *o)
+{
+	struct rig_put p;
+	struct msg_put_opts *was = r->opts;
+	r->opts = (struct msg_put_opts *)o;
+	rig_start(r, &p, key, size, -1, false);
+	r->opts = was;
+	rig_run(r);
+	if (!p.done) {
+		mind_drop(r->m, &p.p.call);
+		return ERR_TIMED_OUT;
+	}
+	if (p.p.call.err != ERR_NONE)
+		return p.p.call.err;
+	enum err e = rig_commit(r, &p);
+	if (e != ERR_NONE)
+		return e;
+	rig_publish(r, &p);
+	rig_run(r);
+	if (!p.published) {
+		mind_drop(r->m, &p.pub);
+		return ERR_TIMED_OUT;
+	}
+	struct fake_slot *s = &r->h[p.h].slots[p.slot];
+	if (p.pub.err == ERR_NONE && s->state == 1 && s->version == p.p.version)
+		s->published = true;
+	return p.pub.err;
+}
+
+enum err rig_use(struct rig *r, const char *key, uint32_t lease_ms)
+{
+	const struct mind_who w = rig_who(r);
+	struct mind_object o;
+	struct why why = { 0 };
+	return mind_lookup(r->m, w.tenant, BYTES_STR(key), lease_ms, BYTES(NULL, 0), &o, &why);
 }
 
 /* ---- removes, gets ---- */

@@ -19,6 +19,7 @@ struct fake_slot {
 	uint64_t version, generation, size, sum;
 	bool published;
 	enum retire_reason reason;
+	uint64_t evict_id;
 	char key[32], tenant[16];
 	struct extent ext[OBJ_EXTENTS_MAX];
 	size_t n_ext;
@@ -85,6 +86,7 @@ struct rig {
 	uint64_t n_away;     /* rows that say away */
 	uint8_t client[16];
 	struct msg_put_opts *opts; /* of the puts to come */
+	const char *tenant;	   /* of the calls to come; NULL: "t" */
 };
 
 /* While not 0 no allocation is made to fail (test_oom.c). */
@@ -132,6 +134,12 @@ bool rig_closed(const struct rig *r, const struct rig_put *p); /* at its holder 
 /* All of it, everything let through. */
 enum err rig_put(struct rig *r, const char *key, int h, bool upsert);
 enum err rig_put_v(struct rig *r, const char *key, int h, bool upsert, uint64_t *version);
+
+/* Anywhere, that large, with these options (NULL: none). ERR_TIMED_OUT: it waits. */
+enum err rig_put_opts(struct rig *r, const char *key, uint64_t size,
+		      const struct msg_put_opts *o);
+/* A lookup under a lease (0: a probe) by the rig's tenant. */
+enum err rig_use(struct rig *r, const char *key, uint32_t lease_ms);
 
 struct rig_remove {
 	struct mind_call c;
