@@ -208,6 +208,22 @@ void directory_publish(struct mempool *p, uint32_t slot)
 	store_word(&p->slots[slot], SLOT_COMMITTED, true, RETIRE_NONE);
 }
 
+void directory_raise(struct mempool *p, uint32_t slot)
+{
+	shm_publish_u64(&p->gen[slot], directory_generation(p, slot) + 1);
+}
+
+void directory_doubt(struct mempool *p, uint32_t slot)
+{
+	shm_publish_u64(&p->gen[slot], directory_generation(p, slot) | POOL_GEN_UNVERIFIED);
+}
+
+void directory_verified(struct mempool *p, uint32_t slot)
+{
+	bits_del(&p->unverified, slot);
+	shm_publish_u64(&p->gen[slot], directory_generation(p, slot));
+}
+
 void directory_retire(struct mempool *p, uint32_t slot, enum retire_reason reason,
 		      uint64_t evict_id)
 {
@@ -222,7 +238,7 @@ void directory_free(struct mempool *p, uint32_t slot)
 {
 	struct slot *s = &p->slots[slot];
 	table_del(p, slot);
-	shm_publish_u64(&p->gen[slot], p->gen[slot] + 1);
+	directory_raise(p, slot);
 	shm_fence(); /* readers see it before anybody writes there again (Reads) */
 	shm_publish_u64(&s->state, 0);
 	if (s->record_bytes > SLOT_TAIL)

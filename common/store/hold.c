@@ -149,7 +149,7 @@ void hold_slot_at(const struct hold *h, uint32_t slot, struct hold_slot *out)
 {
 	const struct slot *s = &h->p->slots[slot];
 	*out = (struct hold_slot){ .slot = slot,
-				   .generation = h->p->gen[slot],
+				   .generation = directory_generation(h->p, slot),
 				   .version = s->version,
 				   .sum = s->sum,
 				   .retired = slot_state(s->state) == SLOT_RETIRED,
@@ -279,7 +279,7 @@ static bool slot_is(const struct hold *h, uint32_t slot, uint64_t generation,
 		    enum slot_state state)
 {
 	const struct mempool *p = h->p;
-	return bits_has(&p->used, slot) && p->gen[slot] == generation &&
+	return bits_has(&p->used, slot) && directory_generation(p, slot) == generation &&
 	       slot_state(p->slots[slot].state) == state;
 }
 

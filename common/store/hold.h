@@ -136,8 +136,8 @@ void hold_writing(struct hold *h, uint32_t shard,
 		  void *arg);
 
 /*
- * Payload of slots that this start re-adopted, verified in the background and before a first read:
- * hold_verify_next -> mempool_sum on a worker -> hold_verified.
+ * Payload of slots that this start re-adopted, verified in the background: hold_verify_next ->
+ * mempool_sum on a worker -> hold_verified. Until then their readers do it (shmpool_unverified).
  */
 struct hold_verify { /* by value: the slot may change meanwhile */
 	uint32_t slot, shard;

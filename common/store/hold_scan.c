@@ -64,7 +64,7 @@ bool hold_verify_slot(const struct hold *h, uint32_t slot, struct hold_verify *o
 	directory_body(h->p, slot, &b);
 	*out = (struct hold_verify){ .slot = slot,
 				     .shard = b.shard,
-				     .generation = h->p->gen[slot],
+				     .generation = directory_generation(h->p, slot),
 				     .version = b.version,
 				     .size = b.size,
 				     .sum = b.sum,
@@ -85,12 +85,13 @@ bool hold_verify_next(const struct hold *h, uint64_t *cursor, struct hold_verify
 enum err hold_verified(struct hold *h, const struct hold_verify *v, uint64_t sum)
 {
 	struct mempool *p = h->p;
-	if (!hold_unverified(h, v->slot) || p->gen[v->slot] != v->generation ||
+	if (!hold_unverified(h, v->slot) || directory_generation(p, v->slot) != v->generation ||
 	    p->slots[v->slot].version != v->version)
 		return ERR_NONE;
-	bits_del(&p->unverified, v->slot);
-	if (sum == v->sum)
+	if (sum == v->sum) {
+		directory_verified(p, v->slot);
 		return ERR_NONE;
+	}
 	directory_retire(p, v->slot, RETIRE_CORRUPT, 0);
 	return ERR_CORRUPT;
 }
@@ -122,7 +123,7 @@ static void fold_shard(const struct hold *h, uint32_t shard, struct fold *f)
 static void fold_slot(const struct hold *h, uint32_t slot, struct fold *f)
 {
 	uint64_t word = h->p->slots[slot].state;
-	f->generation(f, h->p->gen[slot]);
+	f->generation(f, directory_generation(h->p, slot));
 	f->word(f, word & 0xffffffff);
 	if (slot_state(word) == SLOT_EMPTY)
 		return;

@@ -6,7 +6,7 @@
  *
  *   super      two checksummed copies: pool id, geometry, boot id, {term, adoption, pool_epoch} a shard
  *   dir        slots of 256 bytes, then the key heap; the agent's alone
- *   gen        u64 a slot; clients read it
+ *   gen        u64 a slot: its generation, and whether readers verify it; clients read it
  *   ctl        struct pool_ctl; clients read it
  *   data.N     payload of segment N
  *   ses.ID     hazard records of one client process (struct pool_lane)

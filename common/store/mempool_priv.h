@@ -32,7 +32,7 @@ struct mempool {
 	uint64_t ready[MEMPOOL_SEGMENTS_MAX];
 	/* the directory, in memory */
 	struct bits free, used; /* slots */
-	struct bits unverified;
+	struct bits unverified; /* COMMITTED ones still to be read by the agent */
 	struct keyheap keys;
 	uint32_t *by_version; /* open addressing: slot + 1 */
 	uint32_t mask;
@@ -79,6 +79,16 @@ void directory_retire(struct mempool *p, uint32_t slot, enum retire_reason reaso
 void directory_free(struct mempool *p, uint32_t slot);
 /* Names, extents: borrowed until the slot changes. */
 void directory_body(const struct mempool *p, uint32_t slot, struct slot_body *out);
+/* Another generation, verified: no reader of the old one takes what it finds. */
+void directory_raise(struct mempool *p, uint32_t slot);
+/* Found by a start: until it is verified, or freed, its readers verify it; RETIRED ones, too. */
+void directory_doubt(struct mempool *p, uint32_t slot);
+/* Its payload has its sum. */
+void directory_verified(struct mempool *p, uint32_t slot);
+static inline uint64_t directory_generation(const struct mempool *p, uint32_t slot)
+{
+	return p->gen[slot] & ~POOL_GEN_UNVERIFIED;
+}
 static inline uint64_t directory_word(const struct mempool *p, uint32_t slot)
 {
 	return p->slots[slot].state;

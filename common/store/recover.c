@@ -28,7 +28,7 @@ struct recovery {
 static void drop(struct recovery *r, uint32_t slot)
 {
 	struct mempool *p = r->p;
-	shm_publish_u64(&p->gen[slot], p->gen[slot] + 1);
+	directory_raise(p, slot);
 	shm_fence();
 	shm_publish_u64(&p->slots[slot].state, 0);
 	r->start->dropped++;
@@ -91,6 +91,7 @@ static enum err keep(struct recovery *r, uint32_t slot, const struct slot_body *
 	if (s->record_bytes > SLOT_TAIL)
 		r->heap_end = MAX_OF(r->heap_end, s->record_at + s->record_bytes);
 	r->slots_end = slot + 1;
+	directory_doubt(p, slot);
 	if (slot_state(s->state) == SLOT_RETIRED) {
 		r->start->retired++;
 		return ERR_NONE;
@@ -152,7 +153,7 @@ static void retire_overlapped(struct recovery *r, uint32_t slot)
 	struct mempool *p = r->p;
 	if (slot_state(p->slots[slot].state) != SLOT_COMMITTED)
 		return;
-	shm_publish_u64(&p->gen[slot], p->gen[slot] + 1);
+	directory_raise(p, slot);
 	directory_retire(p, slot, RETIRE_OVERLAP, 0);
 	r->start->overlaps++;
 	r->start->committed--;

@@ -246,5 +246,12 @@ bool shmpool_same(const struct shmpool *p, uint32_t slot, uint64_t generation)
 {
 	/* the copy's last byte was read before this word is (Reads) */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	return slot < p->v.n_slots && shm_acquire_u64(&p->v.gen[slot]) == generation;
+	return slot < p->v.n_slots &&
+	       (shm_acquire_u64(&p->v.gen[slot]) & ~POOL_GEN_UNVERIFIED) == generation;
+}
+
+bool shmpool_unverified(const struct shmpool *p, uint32_t slot)
+{
+	return slot >= p->v.n_slots ||
+	       (shm_acquire_u64(&p->v.gen[slot]) & POOL_GEN_UNVERIFIED) != 0;
 }

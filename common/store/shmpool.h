@@ -5,7 +5,7 @@
  * socket gave (SCM_RIGHTS). Never the directory.
  *
  *   writer  shm_begin -> copy, shm_look every few MiB -> shm_end -> COMMIT
- *   reader  copy -> shm_same (acquire) after the last byte
+ *   reader  copy (and verify: shmpool_unverified) -> shm_same (acquire) after the last byte
  *
  * I1: no store into an extent but between shm_begin that said ERR_NONE and shm_end.
  * I2: mappings are MADV_DONTFORK and MADV_DONTDUMP.
@@ -33,6 +33,9 @@ struct pool_ctl {
 		uint64_t ring[POOL_RING];
 	} shard[];
 };
+/* A word of the generations: the generation, and in the top bit that the slot was re-adopted and its
+ * payload not yet compared with its sum: who reads it does (spec/store.md, Pool). */
+#define POOL_GEN_UNVERIFIED (1ull << 63)
 struct pool_lane {	     /* a data thread's hazard record */
 	uint64_t hazard;     /* version, 0: none */
 	uint64_t shard_next; /* shard | n_extents << 32 */
@@ -78,3 +81,5 @@ void shmpool_lane_done(struct shmpool *p, struct pool_lane *l);
 void *shmpool_at(const struct shmpool *p, const struct extent *e);
 /* Is the slot's generation still that one? Acquire: after the last byte was read. */
 bool shmpool_same(const struct shmpool *p, uint32_t slot, uint64_t generation);
+/* Before a read: must the reader itself compare the bytes with their sum? Also when there is no such slot. */
+bool shmpool_unverified(const struct shmpool *p, uint32_t slot);

@@ -190,7 +190,7 @@ enum err copy_begin_get(struct stc_flow *f, const struct msg_object *o,
 	c->slot = r->slot;
 	c->generation = r->generation;
 	c->want_sum = o->sum;
-	c->verify = f->w->c->get.verify;
+	c->verify = f->verify;
 	c->total = it->bytes;
 	c->half = f->w->s->halves ? c->total / 2 : 0;
 	c->range_left = it->n_ranges ? it->ranges[0].bytes : o->size;

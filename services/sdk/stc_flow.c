@@ -159,7 +159,7 @@ void flow_copy_stop(struct op *op)
 static uint64_t cost(const struct stc_flow *f)
 {
 	const struct stc_call *c = f->w->c;
-	if (c->kind == STC_PUT || (c->get.verify && f->it->n_ranges))
+	if (c->kind == STC_PUT || (f->verify && f->it->n_ranges))
 		return f->it->size;
 	return f->it->bytes;
 }

@@ -134,9 +134,14 @@ static int get_map(struct op *op)
 static int get_turn(struct op *op)
 {
 	struct stc_flow *f = flow_of(op);
+	const struct msg_object *o = object_of(f);
 	if (op->err != ERR_NONE)
 		return next_replica(f);
-	if (op_first(op) && !flow_turn(f))
+	if (!op_first(op))
+		return GET_COPY;
+	f->verify = f->w->c->get.verify ||
+		    shmpool_unverified(f->pool->map, o->replicas.p[f->replica].slot);
+	if (!flow_turn(f))
 		return OP_WAIT;
 	return GET_COPY;
 }

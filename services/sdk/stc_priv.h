@@ -154,12 +154,13 @@ struct stc_flow {
 	uint32_t tries; /* pauses in a row */
 	uint32_t reads; /* losses of a get */
 	uint32_t bad_tickets;
-	int back;		     /* where PAUSE goes */
-	uint64_t pause;		     /* ms, set by flow_again */
-	bool redone;		     /* an attempt of it was given up */
-	bool in_turn;		     /* has a copy slot */
-	bool closed;		     /* its attempt is, says the master */
-	uint64_t attempt;	     /* 0: none yet */
+	int back;	  /* where PAUSE goes */
+	uint64_t pause;	  /* ms, set by flow_again */
+	bool redone;	  /* an attempt of it was given up */
+	bool in_turn;	  /* has a copy slot */
+	bool verify;	  /* get: compare with the sum: asked for, or the agent has not yet */
+	bool closed;	  /* its attempt is, says the master */
+	uint64_t attempt; /* 0: none yet */
 	uint64_t first_term;	     /* the master answered it under; 0: none yet */
 	uint64_t renew_ns, lease_ns; /* when next; how often */
 	uint64_t done_at_renewal;    /* w->c->bytes_done then */

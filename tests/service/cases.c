@@ -2,10 +2,15 @@
 #include "cases.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "store/backing.h"
 
 #include "../support/tcp_client.h"
 
@@ -102,6 +107,22 @@ void cs_kill_it(struct proc *p)
 {
 	proc_signal(p, SIGKILL);
 	cr_assert(proc_wait(p, 5000));
+}
+
+void *cs_pool_map(const struct world *w, const char *name, size_t bytes)
+{
+	char folder[PATH_BYTES_MAX], file[PATH_BYTES_MAX];
+	struct why why = { 0 };
+	struct stat st;
+	cr_assert_eq(pool_folder_name(w->box.dir, w->box.dir, folder, &why), ERR_NONE, "%s",
+		     why.text);
+	cr_assert_eq(path_join(file, folder, name, &why), ERR_NONE);
+	int fd = open(file, O_RDWR);
+	cr_assert(fd >= 0 && fstat(fd, &st) == 0 && (size_t)st.st_size >= bytes, "%s", file);
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	cr_assert_neq(p, MAP_FAILED);
+	return p;
 }
 
 /* ---- objects: what key i of a family has is known ---- */

@@ -37,6 +37,9 @@ uint64_t cs_now_ms(void);
 /* In the master's index. */
 uint64_t cs_objects(const struct world *w);
 
+/* The first bytes of a file of the agent's pool, to be read and changed; munmap. */
+void *cs_pool_map(const struct world *w, const char *name, size_t bytes);
+
 /* The bytes of object i. */
 void cs_fill(uint8_t *p, size_t n, unsigned i);
 /* FAMILY/0 to FAMILY/n-1, of 0 to VALUE_MAX bytes. */

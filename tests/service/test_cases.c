@@ -182,19 +182,9 @@ static void pick_pair(struct slot *slots, size_t n, bool move_newer, struct slot
 
 static void plant_overlap(const struct world *w, bool move_newer)
 {
-	char folder[PATH_BYTES_MAX], file[PATH_BYTES_MAX];
-	struct why why = { 0 };
-	struct stat st;
 	struct slot *lo, *hi;
-	cr_assert_eq(pool_folder_name(w->box.dir, w->box.dir, folder, &why), ERR_NONE, "%s",
-		     why.text);
-	cr_assert_eq(path_join(file, folder, "dir", &why), ERR_NONE);
-	int fd = open(file, O_RDWR);
-	cr_assert(fd >= 0 && fstat(fd, &st) == 0, "%s", file);
 	size_t bytes = (size_t)8000 * SLOT_BYTES;
-	struct slot *slots = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	cr_assert_neq(slots, MAP_FAILED);
+	struct slot *slots = cs_pool_map(w, "dir", bytes);
 	pick_pair(slots, bytes / SLOT_BYTES, move_newer, &lo, &hi);
 	struct extent to = extent_of(move_newer ? lo : hi);
 	move_slot(move_newer ? hi : lo, &to);
@@ -218,7 +208,8 @@ static void one_overlap(bool move_newer, unsigned at_least)
 	plant_overlap(&w, move_newer);
 	cs_start_all(&w);
 	struct found f = cs_get_many(&w, "k", 300), g;
-	cr_expect(f.good >= at_least && f.wrong == 0 && f.failed == 0,
+	/* what lies where the moved one points is found on first read, or was before */
+	cr_expect(f.good >= at_least && f.wrong == 0 && f.failed <= move_newer,
 		  "%u good, %u absent, %u wrong, %u failed %s", f.good, f.absent, f.wrong,
 		  f.failed, f.why);
 	cr_expect_eq(cs_metric_of(&w.agent, "pomelo_agent_start_slots{kind=\"overlaps\"}"), 1);

@@ -180,8 +180,9 @@ PML_API int pml_upsert_start(struct pml *p, const struct pml_item *items, size_t
 
 enum pml_verify {
 	PML_VERIFY_SETTING = 0, /* client.verify */
-	PML_VERIFY_AUTO = 1,	/* what comes over a wire or from a disk */
-	PML_VERIFY_ALWAYS = 2,	/* re-hash what arrived in the buffers */
+	PML_VERIFY_AUTO =
+		1, /* what comes over a wire or from a disk, or was re-adopted and not read yet */
+	PML_VERIFY_ALWAYS = 2, /* re-hash what arrived in the buffers */
 };
 
 struct pml_get_opts {

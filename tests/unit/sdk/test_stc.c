@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store session: bytes there and back, sums, ranges, batches, probes. */
 #include "stc_world.h"
+#include "store/mempool_priv.h"
 #include "support/leak.h"
 
 #include <criterion/criterion.h>
@@ -212,6 +213,42 @@ Test(stc_read, verify_finds_rot)
 	p[0] ^= 1;
 	cr_expect_eq(w_get(&w, "k", b, n, &got, true, 2000), ERR_NONE);
 	cr_expect(memcmp(a, b, n) == 0);
+	free(a);
+	free(b);
+	w_close(&w);
+	NO_LEAKS();
+}
+
+/* Found by an agent's start and not read yet (spec/store.md, Pool): the reader looks itself, whole and in
+ * ranges, asked to or not; rot is an error or the other copy's good bytes, never the bytes. */
+Test(stc_read, the_first_read_of_what_was_re_adopted_verifies)
+{
+	struct world w;
+	size_t n = (2 << 20) + 9, got = 0;
+	uint64_t bytes = 0;
+	uint8_t *a = bytes_of(n, 12), *b = malloc(n);
+	struct stc_range in = { (1 << 20) + 5, 3 };
+	w_open(&w, &(struct w_opts){ .seed = 7, .step_bytes = 1 << 20, .inline_bytes = 64 });
+	cr_assert_eq(w_put(&w, "k", BYTES(a, n), false, 5000), ERR_NONE);
+	struct w_object *o = w_find(&w.f, "k");
+	uint8_t *p = mempool_at(w.f.pool, &o->copies[0].ext[0]);
+	directory_doubt(w.f.pool, o->copies[0].slot);
+	cr_expect_eq(w_get(&w, "k", b, n, &got, false, 2000), ERR_NONE);
+	cr_expect(got == n && memcmp(a, b, n) == 0);
+	cr_expect_eq(get_ranges(&w, &in, 1, b, n, false, &bytes), ERR_NONE);
+	p[(1 << 20) + 77] ^= 4;
+	cr_expect_eq(w_get(&w, "k", b, n, &got, false, 2000), ERR_CORRUPT);
+	cr_expect_eq(get_ranges(&w, &in, 1, b, n, false, &bytes), ERR_CORRUPT);
+	w_copy(&w.f, o);
+	p = mempool_at(w.f.pool, &o->copies[1].ext[0]);
+	p[(1 << 20) + 77] = a[(1 << 20) + 77];
+	cr_expect_eq(w_get(&w, "k", b, n, &got, false, 2000), ERR_NONE, "the other copy");
+	cr_expect(memcmp(a, b, n) == 0);
+	cr_expect_eq(get_ranges(&w, &in, 1, b, n, false, &bytes), ERR_NONE);
+	/* once the agent has read it, readers compare generations alone */
+	directory_verified(w.f.pool, o->copies[0].slot);
+	cr_expect_eq(w_get(&w, "k", b, n, &got, false, 2000), ERR_NONE);
+	cr_expect(memcmp(a, b, n) != 0, "the first copy, unseen");
 	free(a);
 	free(b);
 	w_close(&w);

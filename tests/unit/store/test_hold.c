@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "store/mempool_priv.h"
 #include "store_fix.h"
 
 #define OK(call) cr_assert_eq((call), ERR_NONE)
@@ -417,6 +418,51 @@ Test(hold, a_scan_goes_on_where_it_stopped, .timeout = 10)
 
 /* ---- payload ---- */
 
+/* The first slots that a reader has to verify itself; none has another generation than it had. */
+static unsigned doubted(struct store_fix *x)
+{
+	struct shmpool_fds fds;
+	struct shmpool *map;
+	uint32_t id;
+	unsigned bits = 0;
+	OK(mempool_session(x->p, false, &id, &fds, &x->why));
+	OK(mempool_attach(x->p, id, &map));
+	for (uint32_t i = 0; i < 8; i++) {
+		bits |= (unsigned)shmpool_unverified(map, i) << i;
+		cr_assert(shmpool_same(map, i, 0));
+	}
+	cr_assert(shmpool_unverified(map, UINT32_MAX));
+	shmpool_close(map);
+	hold_sweep(x->h);
+	return bits;
+}
+
+/* A freed slot's next object is written by this agent's clients: nobody doubts it. */
+Test(hold, doubt_of_a_slot_ends_with_its_generation, .timeout = 10)
+{
+	struct store_fix x;
+	struct hold_slot s;
+	store_fix_init(&x, NULL);
+	OK(store_fix_commit(&x, 1, "k", 0, 64, &s));
+	store_fix_kill(&x);
+	OK(store_fix_open(&x));
+	store_fix_kill(&x); /* twice found, no other generation */
+	OK(store_fix_open(&x));
+	struct hold_under u;
+	OK(hold_adopt(x.h, 0, 2, 1, &u, NULL));
+	cr_assert_eq(doubted(&x), 1);
+	OK(hold_retire(x.h, &u, s.slot, 0, 1, RETIRE_REMOVED, 0));
+	cr_assert_eq(doubted(&x), 1, "RETIRED, it may still be read under a lease");
+	cr_assert_eq(hold_n_unverified(x.h), 0);
+	OK(hold_free(x.h, &u, s.slot, 0));
+	OK(store_fix_commit(&x, 2, "k", 64, 64, &s));
+	cr_assert_eq(s.generation, 1);
+	cr_assert_eq(directory_generation(x.p, s.slot), 1);
+	cr_assert_eq(x.p->gen[s.slot], 1, "no doubt");
+	store_fix_fini(&x);
+	NO_LEAKS();
+}
+
 Test(hold, re_adopted_payload_is_verified_and_bad_bytes_retired, .timeout = 10)
 {
 	struct store_fix x;
@@ -435,9 +481,11 @@ Test(hold, re_adopted_payload_is_verified_and_bad_bytes_retired, .timeout = 10)
 			at[4095] ^= 1;
 	}
 	cr_assert_eq(hold_n_unverified(x.h), 0, "what we committed ourselves needs none");
+	cr_assert_eq(doubted(&x), 0);
 	store_fix_kill(&x);
 	OK(store_fix_open(&x));
 	cr_assert_eq(hold_n_unverified(x.h), 3);
+	cr_assert_eq(doubted(&x), 7, "until then its readers look");
 	while (hold_verify_next(x.h, &cursor, &v)) {
 		OK(mempool_sum(x.p, v.extents, v.n_extents, v.size, &sum));
 		enum err e = hold_verified(x.h, &v, sum);
@@ -448,6 +496,8 @@ Test(hold, re_adopted_payload_is_verified_and_bad_bytes_retired, .timeout = 10)
 	cr_assert_eq(n, 3);
 	cr_assert_eq(bad, 1);
 	cr_assert_eq(hold_n_unverified(x.h), 0);
+	cr_assert_eq(doubted(&x), 1 << s[1].slot,
+		     "who has a descriptor of the bad one must see it");
 	cr_assert_eq(store_fix_commit(&x, 2, "k", 4096, 4096, &s[1]), ERR_STALE_ATTEMPT);
 	store_fix_fini(&x);
 	NO_LEAKS();

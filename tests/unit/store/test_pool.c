@@ -358,7 +358,7 @@ Test(pool, of_two_that_overlap_the_higher_version_stays, .timeout = 20)
 	cr_assert_eq(o.n, 6);
 	cr_assert_eq(o.retired, 2);
 	cr_assert_eq(o.with_extents, 4, "an overlapped slot has nothing to give back");
-	cr_assert_eq(f.x.p->gen[0], 1, "its readers are sent away");
+	cr_assert_eq(directory_generation(f.x.p, 0), 1, "its readers are sent away");
 	cr_assert_eq(store_fix_commit(&f.x, 1, "a", 0, 8192, &s), ERR_STALE_ATTEMPT);
 	finish(&f);
 	NO_LEAKS();

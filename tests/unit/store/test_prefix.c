@@ -97,7 +97,7 @@ static bool goes_on(struct store_fix *y, unsigned state, const char *key)
 	struct hold_under u;
 	if (hold_adopt(y->h, 0, 9, 1, &u, NULL) != ERR_NONE)
 		return false;
-	uint64_t generation = y->p->gen[1];
+	uint64_t generation = directory_generation(y->p, 1);
 	if (state & (COMMITTED | PUBLISHED) &&
 	    hold_retire(y->h, &u, 1, generation, SUBJECT, RETIRE_REMOVED, 0) != ERR_NONE)
 		return false;
