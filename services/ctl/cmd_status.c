@@ -27,7 +27,7 @@ struct status {
 	uint32_t n_ready, n_running;
 };
 
-int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_error *err)
+struct pml_open_opts ctl_open_opts(const struct cli *c, const struct where *d)
 {
 	struct pml_open_opts o = PML_OPEN_OPTS_INIT;
 	o.data = d->path;
@@ -35,6 +35,12 @@ int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_
 	o.secret_file = d->secret;
 	o.tenant = c->tenant;
 	o.deadline_ms = (uint32_t)MIN_OF(c->deadline_ms, (uint64_t)UINT32_MAX);
+	return o;
+}
+
+int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_error *err)
+{
+	struct pml_open_opts o = ctl_open_opts(c, d);
 	return pml_open(&o, out, err);
 }
 

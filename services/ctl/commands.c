@@ -70,6 +70,15 @@ static const struct cli_flag rm_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag replay_flags[] = {
+	{ "--block", "SIZE", "bytes of a block, up to 256MiB (64KiB)", NULL },
+	{ "--clients", "N", "requests under way at once, 1 to 256 (1)", NULL },
+	{ "--time-scale", "X", "0: flat out; 1: as recorded; 0.1: ten times as fast (0)", NULL },
+	{ "--limit", "N", "only the first N requests", NULL },
+	{ "--prefix", "TEXT", "keys are TEXT/BLOCK/ID (trace)", NULL },
+	{ 0 },
+};
+
 const struct cmd cli_cmds[] = {
 	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
 	  .summary = "start the five services on this box",
@@ -154,6 +163,26 @@ const struct cmd cli_cmds[] = {
 		"Takes it from the roster with all it holds: the master waits for it no longer and keeps no\n"
 		"tombstones for it. Should it come back, it comes back empty. `pomelo status` shows holders.\n",
 	  .examples = "pomelo forget agent-0123456789abcdef\n" },
+	{ .name = "trace-replay", .args = "FILE", .fn = cmd_trace_replay, .flags = replay_flags,
+	  .args_min = 1, .args_max = 1,
+	  .summary = "play a request trace against the store, comparing every byte",
+	  .help =
+		"FILE has one JSON object a line: timestamp (ms) and hash_ids, the prefix blocks of a request;\n"
+		"- is standard input. For each request the longest cached prefix is looked up and got, the\n"
+		"missing blocks are put, and every byte that was got is compared with what its id says. Says\n"
+		"hits by tier, what was moved, the time of a request, and errors.\n"
+		"\n"
+		"One client that finds room for all has exactly the hits the table names as possible. Several\n"
+		"take the requests in turn and may meet on a block: hits differ from run to run then. Blocks\n"
+		"stay in the cluster: a second run finds them; --prefix or `pomelo rm --prefix trace/` begins\n"
+		"anew. --deadline is that of each call, not of the whole.\n"
+		"\n"
+		"Exit code 1 when a byte was wrong, 4 when blocks failed.\n",
+	  .examples =
+		"pomelo trace-replay trace.jsonl\n"
+		"pomelo trace-replay trace.jsonl --clients 64 --block 16KiB --json\n"
+		"pomelo trace-replay trace.jsonl --time-scale 1 --limit 500\n"
+		"xz -dc tests/data/conversation_trace.jsonl.xz | pomelo trace-replay -\n" },
 	{ .name = "config", .args = "[NAME]", .fn = cmd_config, .args_max = 1,
 	  .words = "master agent owner planner pg client up",
 	  .summary = "every setting: its value and where it comes from",

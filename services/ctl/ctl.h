@@ -59,6 +59,9 @@ enum err supc_launch(struct cli *c, const struct where *d, const char *const *se
 
 struct pml;
 struct pml_error;
+struct pml_open_opts;
+/* How a handle on the cluster of this data folder is opened; borrows d and c. */
+struct pml_open_opts ctl_open_opts(const struct cli *c, const struct where *d);
 /* A handle on the cluster of this data folder; pml_close(). */
 int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_error *err);
 
@@ -74,6 +77,7 @@ int cmd_stat(struct cli *c);
 int cmd_rm(struct cli *c);
 int cmd_explain(struct cli *c);
 int cmd_forget(struct cli *c);
+int cmd_trace_replay(struct cli *c);
 int cmd_supervise(struct cli *c);
 int cmd_secret_new(struct cli *c);
 int cmd_secret_derive(struct cli *c);

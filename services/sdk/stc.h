@@ -115,6 +115,7 @@ struct stc_item {
 	uint64_t bytes;	 /* GET: copied; REMOVE_RANGE: objects removed */
 	uint64_t pinned; /* REMOVE_RANGE: hard-pinned ones that stayed */
 	uint32_t copies; /* PUT: made */
+	uint8_t tier;	 /* GET: of the replica that was read; 0: none */
 	union {		 /* in the call's memory */
 		const struct msg_stat *stat;
 		const struct msg_object *object;

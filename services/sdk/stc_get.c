@@ -171,6 +171,8 @@ static int get_copy(struct op *op)
 	flow_turn_over(f);
 	if (e != ERR_NONE)
 		lost(f, e);
+	else if (over)
+		f->it->tier = o->replicas.p[f->replica].tier;
 	return e == ERR_NONE && over ? GET_END : next_replica(f);
 }
 

@@ -244,6 +244,7 @@ int pml_op_result(const struct pml_op *op, size_t i, struct pml_result *out)
 		.bytes = it->bytes,
 		.pinned = it->pinned,
 		.copies = it->copies,
+		.tier = it->tier,
 	};
 	return give(out, &r, sizeof(r));
 }
