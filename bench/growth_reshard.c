@@ -78,12 +78,12 @@ static struct place *lay(uint32_t n, uint64_t tp)
 }
 
 /* Fragments of the source, and the time of a plan, ms. */
-static double point(uint32_t n)
+static double point(uint32_t n, int times)
 {
 	struct place *s = lay(n, 8), *t = lay(n, 4);
 	struct plan_ask a = { .source = s, .target = t, .lim = PLAN_LIMITS_WIDE };
 	double best = 1e18;
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < times; i++) {
 		struct reject why;
 		struct plan *p = NULL;
 		double t0 = cpu_ms();
@@ -134,14 +134,19 @@ static void plot(const double *x, const double *y)
 	printf("\n            1 k                 10 k                100 k               1 M fragments\n");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1) {
+		double ms = point((uint32_t)atol(argv[1]) / 8, argc > 2 ? atoi(argv[2]) : 3);
+		printf("%s %.2f ms\n", argv[1], ms);
+		return 0;
+	}
 	double x[POINTS], y[POINTS];
 	printf("    fragments       ms   ns a fragment\n");
 	for (int i = 0; i < POINTS; i++) {
 		uint32_t n = (uint32_t)lround(125 * pow(10, i / 4.0));
 		x[i] = 8.0 * n;
-		y[i] = point(n);
+		y[i] = point(n, 3);
 		printf("    %9.0f %8.2f %8.0f\n", x[i], y[i], y[i] * 1e6 / x[i]);
 		fflush(stdout);
 	}

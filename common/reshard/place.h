@@ -42,6 +42,8 @@ struct axis {
 struct tensor {
 	struct bytes id, dtype, layout;
 	const uint64_t *shape, *shard_dims;
+	const uint64_t
+		*boxes; /* of its fragments, as by_tensor has them; once they are grouped */
 	uint64_t itemsize, layer, expert;
 	struct axis axes[AX_N];
 	uint32_t pos;  /* in the input's list */
@@ -92,9 +94,13 @@ struct place {
 	uint32_t *id_rank;	/* a fragment's place in by_id */
 	uint32_t *by_tensor;	/* all fragments: those of tensor t are by_tensor[first[t] ..
 				 * first[t + 1]), in (rank dp, pp, ep, tp; id) order */
+	uint32_t *tensor_part;	/* part of fragment by_tensor[i] */
 	uint32_t *tensor_first; /* n_tensors + 1 */
 	uint32_t *rank_order;	/* parts by (dp, pp, ep, tp) */
+	bool staged;		/* some fragment has a stage */
 	/* private */
+	uint64_t *boxes; /* of fragment by_tensor[0], [1] ...: a tensor's lie side by side */
+	size_t box_words;
 	struct arena mem;
 	bool built_ok;
 };

@@ -26,7 +26,7 @@ struct cover {
 	struct place_new *b;
 	struct place *p;
 	struct class *classes[256];
-	uint32_t *idx; /* fragments of the tensor, in class order */
+	uint32_t *idx; /* fragments of the tensor, in class order: as by_tensor counts them */
 	const uint64_t **boxes;
 	struct span {
 		uint64_t coord, lo, hi;
@@ -191,19 +191,24 @@ struct one {
 	const struct tensor *t;
 	const struct class *c;
 	const uint32_t *idx;
-	uint32_t n;
+	uint32_t first, n; /* of by_tensor */
 };
 
 static const struct rank *rank_of(const struct one *w, uint32_t i)
 {
 	assert(w->idx);
-	return &w->v->p->parts[w->v->p->frags[w->idx[i]].part].rank;
+	return &w->v->p->parts[w->v->p->tensor_part[w->idx[i]]].rank;
 }
 
 static uint32_t pos_of(const struct one *w, uint32_t i)
 {
 	assert(w->idx);
-	return w->c->pos_of[w->v->p->frags[w->idx[i]].part];
+	return w->c->pos_of[w->v->p->tensor_part[w->idx[i]]];
+}
+
+static const uint64_t *box_of(const struct one *w, uint32_t i)
+{
+	return w->t->boxes + 2ull * w->t->n_dims * (w->idx[i] - w->first);
 }
 
 static bool fail(const struct one *w, enum rule r, const char *what)
@@ -268,7 +273,7 @@ static bool check_geometry(const struct one *w, uint32_t first, uint32_t end, in
 	uint64_t d = w->t->axes[x].dim;
 	uint32_t m = 0, n = end - first;
 	for (uint32_t i = 0; i < n; i++) {
-		const uint64_t *box = w->v->p->frags[w->idx[first + i]].box;
+		const uint64_t *box = box_of(w, first + i);
 		s[i] = (struct span){ rank_of(w, first + i)->c[x], box[d],
 				      box[d] + box[w->t->n_dims + d] };
 	}
@@ -296,7 +301,7 @@ static bool check_tiling(const struct one *w, uint32_t first, uint32_t end)
 	struct place_new *b = w->v->b;
 	bool whole = false;
 	for (uint32_t i = first; i < end; i++)
-		w->v->boxes[i - first] = w->v->p->frags[w->idx[i]].box;
+		w->v->boxes[i - first] = box_of(w, i);
 	if (!box_tile(&b->join, w->v->boxes, end - first, w->t->shape, w->t->n_dims, &b->work,
 		      &whole))
 		return place_work_fail(b, &b->work);
@@ -354,9 +359,9 @@ static bool check_owner(const struct one *w, uint32_t first, uint32_t end)
 static int pos_cmp(const void *x, const void *y, void *arg)
 {
 	const struct one *w = arg;
-	const struct frag *f = w->v->p->frags;
-	uint32_t a = w->c->pos_of[f[*(const uint32_t *)x].part];
-	uint32_t b = w->c->pos_of[f[*(const uint32_t *)y].part];
+	const uint32_t *part = w->v->p->tensor_part;
+	uint32_t a = w->c->pos_of[part[*(const uint32_t *)x]];
+	uint32_t b = w->c->pos_of[part[*(const uint32_t *)y]];
 	return (a > b) - (a < b);
 }
 
@@ -379,11 +384,13 @@ static bool check_tensor(struct cover *v, uint32_t t)
 {
 	const struct place *p = v->p;
 	struct one w = { .v = v, .t = &p->tensors[t], .idx = v->idx };
-	w.n = p->tensor_first[t + 1] - p->tensor_first[t];
+	w.first = p->tensor_first[t];
+	w.n = p->tensor_first[t + 1] - w.first;
 	w.c = class_of(v, w.t);
 	if (!w.c)
 		return false;
-	memcpy(v->idx, p->by_tensor + p->tensor_first[t], w.n * sizeof(uint32_t));
+	for (uint32_t i = 0; i < w.n; i++)
+		v->idx[i] = w.first + i;
 	if (!sort_by_pos(&w, v->idx) || !check_undeclared(&w))
 		return false;
 	for (uint32_t i = 0, k; i < w.n; i = k) {

@@ -63,7 +63,8 @@ bool place_sort_fail(struct place_new *b)
 /* Bytes held now. */
 static size_t held(const struct place_new *b)
 {
-	return b->held + b->p->mem.held + names_bytes(&b->names) + names_bytes(&b->groups);
+	return b->held + b->p->mem.held + b->boxes.held + names_bytes(&b->names) +
+	       names_bytes(&b->groups);
 }
 
 static bool fits(const struct place_new *b, size_t n)
@@ -124,6 +125,11 @@ bool place_copy(struct place_new *b, struct bytes in, struct bytes *out)
 	return true;
 }
 
+static void limit_mem(struct place_new *b)
+{
+	b->p->mem.limit = b->lim.memory - MIN_OF(b->held + b->boxes.held, b->lim.memory);
+}
+
 bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size_t each)
 {
 	if (n < *cap)
@@ -139,7 +145,7 @@ bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size
 		return place_no_memory(b);
 	memcpy(list, &q, sizeof(q));
 	b->held += more;
-	b->p->mem.limit = b->lim.memory - MIN_OF(b->held, b->lim.memory);
+	limit_mem(b);
 	*cap = want;
 	return true;
 }
@@ -176,6 +182,7 @@ void place_new_free(struct place_new *b)
 	if (!b)
 		return;
 	place_free(b->p);
+	arena_fini(&b->boxes);
 	names_fini(&b->names);
 	names_fini(&b->groups);
 	box_join_fini(&b->join);
@@ -199,6 +206,8 @@ void place_free(struct place *p)
 	free(p->by_id);
 	free(p->id_rank);
 	free(p->by_tensor);
+	free(p->tensor_part);
+	free(p->boxes);
 	free(p->tensor_first);
 	free(p->rank_order);
 	free(p);
@@ -208,8 +217,8 @@ size_t place_bytes(const struct place *p)
 {
 	return sizeof(*p) + p->mem.held + p->n_parts * (sizeof(*p->parts) + sizeof(uint32_t)) +
 	       p->n_tensors * (sizeof(*p->tensors) + sizeof(uint32_t)) +
-	       p->n_frags * (sizeof(*p->frags) + 3 * sizeof(uint32_t)) +
-	       p->n_aliases * sizeof(*p->aliases);
+	       p->n_frags * (sizeof(*p->frags) + 4 * sizeof(uint32_t)) +
+	       p->box_words * sizeof(*p->boxes) + p->n_aliases * sizeof(*p->aliases);
 }
 
 bool place_new_ident(struct place_new *b, struct bytes resource_id, struct bytes revision,
@@ -317,6 +326,28 @@ static bool alias_group(struct place_new *b, const struct bytes *names, uint32_t
 	return true;
 }
 
+/* Boxes lie by themselves, since they move once it is known where to. A chunk more of them is held
+ * against the same limit as all else. */
+static bool copy_box(struct place_new *b, const uint64_t *in, uint32_t n_dims,
+		     const uint64_t **out)
+{
+	size_t n = 2ull * MAX_OF(n_dims, 1) * sizeof(*in);
+	uint64_t *p = arena_alloc(&b->boxes, n);
+	if (!p) {
+		size_t now = held(b);
+		b->boxes.limit = b->boxes.held + b->lim.memory - MIN_OF(now, b->lim.memory);
+		p = arena_alloc(&b->boxes, n);
+		b->boxes.limit = b->boxes.held;
+		limit_mem(b);
+	}
+	if (!p)
+		return place_no_memory(b);
+	if (n_dims)
+		memcpy(p, in, n);
+	*out = p;
+	return true;
+}
+
 /* Does the fragment's rank, in the input, differ from those before it? */
 static void note_rank(struct place_new *b, struct part_in *q, uint32_t pos)
 {
@@ -341,6 +372,7 @@ bool place_new_frag(struct place_new *b, struct bytes id, struct bytes tensor,
 	f->n_dims = f->n_shape = (uint8_t)n_dims;
 	f->has_stage = stage != NULL;
 	f->stage = stage ? *stage : 0;
+	p->staged |= f->has_stage;
 	f->tensor = names_put(&b->names, tensor, &p->mem);
 	if (f->tensor == NAMES_NONE)
 		return place_no_memory(b);
@@ -349,7 +381,7 @@ bool place_new_frag(struct place_new *b, struct bytes id, struct bytes tensor,
 	note_rank(b, q, q->n);
 	q->n++;
 	p->n_frags++;
-	return copy_u64s(b, box, 2 * n_dims, &f->box) && (!id.n || place_copy(b, id, &f->id));
+	return copy_box(b, box, n_dims, &f->box) && (!id.n || place_copy(b, id, &f->id));
 }
 
 static bool build(struct place_new *b)

@@ -46,7 +46,8 @@ struct place_new {
 	uint32_t *member_order; /* by id */
 	struct box_join join;
 	struct box_work work;
-	size_t held;	       /* bytes of lists; arena and names come on top */
+	size_t held;	       /* bytes of lists; arenas and names come on top */
+	struct arena boxes;    /* as the input has them; its limit: what it holds */
 	bool in_order;	       /* fragments' parts are final */
 	struct rank frag_rank; /* of the fragment that is added next */
 };

@@ -152,26 +152,66 @@ static bool group_by_part(struct place_new *b, uint32_t *order)
 	return true;
 }
 
+/* Where the boxes of tensors lie; in box_at too, which moves on with each box. */
+static bool lay_boxes(struct place_new *b, uint64_t **box_at)
+{
+	struct place *p = b->p;
+	for (uint32_t t = 0; t < p->n_tensors; t++)
+		p->box_words += 2ull * p->tensors[t].n_dims *
+				(p->tensor_first[t + 1] - p->tensor_first[t]);
+	p->boxes = place_keep(b, p->box_words * sizeof(*p->boxes));
+	if (!p->boxes)
+		return false;
+	uint64_t *at = p->boxes;
+	for (uint32_t t = 0; t < p->n_tensors; t++) {
+		p->tensors[t].boxes = box_at[t] = at;
+		at += 2ull * p->tensors[t].n_dims *
+		      (p->tensor_first[t + 1] - p->tensor_first[t]);
+	}
+	return true;
+}
+
+static bool count_by_tensor(struct place_new *b)
+{
+	struct place *p = b->p;
+	p->tensor_first = place_zero(b, (size_t)p->n_tensors + 1, sizeof(uint32_t));
+	p->by_tensor = place_keep(b, p->n_frags * sizeof(uint32_t));
+	p->tensor_part = place_keep(b, p->n_frags * sizeof(uint32_t));
+	if (!p->tensor_first || !p->by_tensor || !p->tensor_part)
+		return false;
+	for (uint32_t i = 0; i < p->n_frags; i++)
+		p->tensor_first[p->frags[i].tensor + 1]++;
+	for (uint32_t t = 0; t < p->n_tensors; t++)
+		p->tensor_first[t + 1] += p->tensor_first[t];
+	return true;
+}
+
+/* Tensor by tensor is how coverage and planning walk: what they need of a fragment is put in that
+ * order here, once. */
 static bool group_by_tensor(struct place_new *b)
 {
 	struct place *p = b->p;
-	p->tensor_first = place_zero(b, (size_t)p->n_tensors + 2, sizeof(uint32_t));
-	p->by_tensor = place_keep(b, p->n_frags * sizeof(uint32_t));
-	if (!p->tensor_first || !p->by_tensor)
+	if (!count_by_tensor(b))
 		return false;
-	uint32_t *at = p->tensor_first + 1; /* becomes the first array, one ahead */
-	for (uint32_t i = 0; i < p->n_frags; i++)
-		p->tensor_first[p->frags[i].tensor + 2]++;
-	for (uint32_t t = 0; t < p->n_tensors; t++)
-		at[t + 1] += at[t];
+	AUTO_FREE uint32_t *at = place_tmp(b, p->n_tensors * sizeof(*at));
+	AUTO_FREE uint64_t **box_at = place_tmp(b, p->n_tensors * sizeof(*box_at));
+	if (!at || !box_at || !lay_boxes(b, box_at))
+		return false;
+	memcpy(at, p->tensor_first, p->n_tensors * sizeof(*at));
 	for (uint32_t r = 0; r < p->n_parts; r++) {
 		const struct place_part *q = &p->parts[p->rank_order[r]];
 		for (uint32_t i = q->first; i < q->first + q->n; i++) {
-			p->by_tensor[at[p->frags[i].tensor]++] = i;
+			struct frag *f = &p->frags[i];
+			p->tensor_part[at[f->tensor]] = p->rank_order[r];
+			p->by_tensor[at[f->tensor]++] = i;
+			f->box = memcpy(box_at[f->tensor], f->box,
+					2ull * f->n_dims * sizeof(*f->box));
+			box_at[f->tensor] += 2ull * f->n_dims;
 			if (!place_go(b, i))
 				return false;
 		}
 	}
+	arena_fini(&b->boxes);
 	return true;
 }
 
@@ -187,17 +227,17 @@ static bool refuse_pair(struct place_new *b, uint32_t i, uint32_t k)
 				    : "shares elements with another fragment");
 }
 
-static bool check_rank_boxes(struct place_new *b, const uint32_t *idx, uint32_t n,
-			     const uint64_t **boxes)
+/* by_tensor[first .. first + n): a tensor's at one rank. */
+static bool check_rank_boxes(struct place_new *b, const struct tensor *t, uint32_t t_first,
+			     uint32_t first, uint32_t n, const uint64_t **boxes)
 {
 	uint32_t i = 0, k = 0;
 	bool apart = false;
-	const struct frag *frags = b->p->frags;
 	for (uint32_t j = 0; j < n; j++)
-		boxes[j] = frags[idx[j]].box;
-	if (!box_disjoint(&b->join, boxes, n, frags[idx[0]].n_dims, &b->work, &apart, &i, &k))
+		boxes[j] = t->boxes + 2ull * t->n_dims * (first - t_first + j);
+	if (!box_disjoint(&b->join, boxes, n, t->n_dims, &b->work, &apart, &i, &k))
 		return place_work_fail(b, &b->work);
-	return apart || refuse_pair(b, idx[i], idx[k]);
+	return apart || refuse_pair(b, b->p->by_tensor[first + i], b->p->by_tensor[first + k]);
 }
 
 static bool check_boxes(struct place_new *b)
@@ -206,16 +246,17 @@ static bool check_boxes(struct place_new *b)
 	AUTO_FREE const uint64_t **boxes = place_tmp(b, p->n_frags * sizeof(*boxes));
 	if (!boxes)
 		return false;
-	for (uint32_t i = 0, k; i < p->n_frags; i = k) {
-		// NOLINTNEXTLINE(clang-analyzer-core.uninitialized.ArraySubscript): as long as n_frags
-		const struct frag *f = &p->frags[p->by_tensor[i]];
-		for (k = i + 1; k < p->n_frags && place_go(b, k); k++) {
-			const struct frag *g = &p->frags[p->by_tensor[k]];
-			if (g->tensor != f->tensor || g->part != f->part)
-				break;
+	for (uint32_t t = 0; t < p->n_tensors; t++) {
+		uint32_t first = p->tensor_first[t], end = p->tensor_first[t + 1];
+		for (uint32_t i = first, k; i < end; i = k) {
+			for (k = i + 1; k < end && p->tensor_part[k] == p->tensor_part[i]; k++)
+				if (!place_go(b, k))
+					return false;
+			if (k - i > 1 &&
+			    !check_rank_boxes(b, &p->tensors[t], first, i, k - i, boxes))
+				return false;
 		}
-		if ((k - i > 1 && !check_rank_boxes(b, p->by_tensor + i, k - i, boxes)) ||
-		    b->why->rule != RULE_NONE)
+		if (!place_go(b, t))
 			return false;
 	}
 	return true;

@@ -11,13 +11,18 @@
 
 /* A target fragment's list of pairs. */
 struct list {
-	size_t first;
-	uint32_t n;
+	uint32_t first, n;
 };
 
+/* A pair that met. */
 struct pair {
-	uint64_t target_base, bytes, segments;
+	uint64_t target_base;
 	uint32_t source; /* fragment */
+};
+
+/* What all pairs of a target box come to: no more than the box has. */
+struct sum {
+	uint64_t bytes, segments;
 };
 
 struct making {
@@ -31,11 +36,16 @@ struct making {
 	struct cands k;
 	const uint64_t **source_boxes, **target_boxes;
 	uint32_t *pair_at; /* target box -> first of its pairs in join.pairs, once sorted */
+	struct sum *sums;  /* target box -> its pairs */
 	struct pair *pairs;
 	uint32_t n_pairs, cap_pairs;
-	struct list *lists;  /* target fragment -> its pairs */
+	uint64_t n_ops;
+	unsigned __int128 segments;
+	struct list *lists;  /* target fragment, as by_tensor has it -> its pairs */
+	uint32_t *op_at;     /* target fragment, as by_id has it -> its first operation */
 	uint32_t *to_source; /* target tensor -> source tensor */
 	uint32_t part;	     /* local: the target's part */
+	bool *only;	     /* local: target part -> is it that one? */
 };
 
 static bool fail(struct making *m, enum rule r, const char *what)
@@ -201,7 +211,7 @@ static bool check_target(struct making *m)
 		uint32_t first = t->tensor_first[i], n = t->tensor_first[i + 1] - first;
 		if (!box_work_take(&m->work, 16ull + n))
 			return plan_work_fail(&m->work, m->why);
-		cands_fill(&m->k, t, i, t->by_tensor + first, n);
+		cands_fill(&m->k, t, i, NULL);
 		if (!cands_sort(&m->k, true, &m->room) || !target_whole(m, n_dp))
 			return false;
 	}
@@ -233,7 +243,7 @@ static bool sort_pairs(struct making *m, struct pair *v, uint32_t n)
 }
 
 static bool make_pair(struct making *m, const struct offer *o, const uint64_t *target,
-		      const struct tensor *t, struct pair *out)
+		      const struct tensor *t, struct sum *sum, struct pair *out)
 {
 	struct region r;
 	uint64_t bytes = t->itemsize;
@@ -246,7 +256,9 @@ static bool make_pair(struct making *m, const struct offer *o, const uint64_t *t
 				  "limits.max_segments_per_region",
 				  "%llu segments; at most %llu", (unsigned long long)r.segments,
 				  (unsigned long long)m->ask->lim.max_segments_per_region);
-	*out = (struct pair){ r.target_base, bytes, r.segments, o->frag };
+	*out = (struct pair){ r.target_base, o->frag };
+	sum->bytes += bytes;
+	sum->segments += r.segments;
 	return true;
 }
 
@@ -266,6 +278,7 @@ static bool put_pairs(struct making *m, const struct offer_run *run, uint32_t n_
 			       &m->room))
 			return false;
 	memset(m->pair_at, 0, (n_boxes + 1) * sizeof(uint32_t));
+	memset(m->sums, 0, n_boxes * sizeof(*m->sums));
 	for (size_t i = 0; i < j->n_pairs; i++)
 		m->pair_at[j->pairs[i].b + 1]++;
 	for (uint32_t i = 0; i < n_boxes; i++)
@@ -273,7 +286,7 @@ static bool put_pairs(struct making *m, const struct offer_run *run, uint32_t n_
 	for (size_t i = 0; i < j->n_pairs; i++) {
 		struct box_pair q = j->pairs[i];
 		if (!make_pair(m, &m->offers.offer[run->first + q.a], m->target_boxes[q.b], t,
-			       &m->pairs[first + m->pair_at[q.b]++]) ||
+			       &m->sums[q.b], &m->pairs[first + m->pair_at[q.b]++]) ||
 		    !plan_go(&m->room, i))
 			return false;
 	}
@@ -303,8 +316,11 @@ static bool meet(struct making *m, const struct offer_run *run, uint32_t first, 
 	for (uint32_t i = first, b = 0; i < end; i++) {
 		if (i > first && box_cmp(k->c[i - 1].box, k->c[i].box, k->n_dims) != 0)
 			b++;
-		uint32_t from = b ? m->pair_at[b - 1] : 0;
-		m->lists[k->c[i].frag] = (struct list){ base + from, m->pair_at[b] - from };
+		uint32_t from = b ? m->pair_at[b - 1] : 0, n_pairs = m->pair_at[b] - from;
+		m->lists[k->c[i].pos] = (struct list){ base + from, n_pairs };
+		m->n_ops += n_pairs;
+		m->segments += m->sums[b].segments;
+		m->p->total_bytes += m->sums[b].bytes;
 	}
 	return true;
 }
@@ -334,18 +350,6 @@ static bool sort_reads(struct making *m)
 	return true;
 }
 
-/* Fragments of target tensor t that the plan fills, into k. */
-static void fill_targets(struct making *m, uint32_t t)
-{
-	const struct place *p = m->ask->target;
-	uint32_t first = p->tensor_first[t], n = p->tensor_first[t + 1] - first, kept = 0;
-	cands_fill(&m->k, p, t, p->by_tensor + first, n);
-	for (uint32_t i = 0; i < n; i++)
-		if (m->part == UINT32_MAX || p->frags[m->k.c[i].frag].part == m->part)
-			m->k.c[kept++] = m->k.c[i];
-	m->k.n = kept;
-}
-
 static bool plan_tensor(struct making *m, uint32_t t)
 {
 	struct cands *k = &m->k;
@@ -355,7 +359,7 @@ static bool plan_tensor(struct making *m, uint32_t t)
 	if (!box_work_take(&m->work, 64ull + m->ask->target->tensor_first[t + 1] -
 					     m->ask->target->tensor_first[t]))
 		return plan_work_fail(&m->work, m->why);
-	fill_targets(m, t);
+	cands_fill(k, m->ask->target, t, m->only);
 	for (uint32_t i = 0; i < k->n; i++) {
 		const struct offer_run *r = offers_for(&m->offers, s, k->c[i].rank->c[AX_DP]);
 		if (!r)
@@ -375,54 +379,66 @@ static bool plan_tensor(struct making *m, uint32_t t)
 
 /* ---- writing out ---- */
 
-static bool count_ops(struct making *m)
+static bool check_totals(struct making *m)
 {
 	const struct plan_limits *l = &m->ask->lim;
-	uint64_t n = 0;
-	unsigned __int128 segments = 0;
-	for (uint32_t i = 0; i < m->ask->target->n_frags; i++) {
-		const struct list *v = &m->lists[i];
-		if (!plan_go(&m->room, i))
-			return false;
-		n += v->n;
-		for (uint32_t k = 0; k < v->n; k++) {
-			segments += m->pairs[v->first + k].segments;
-			m->p->total_bytes += m->pairs[v->first + k].bytes;
-		}
-	}
-	if (n > l->max_transfer_regions || n >= UINT32_MAX / 2)
+	if (m->n_ops > l->max_transfer_regions || m->n_ops >= UINT32_MAX / 2)
 		return reject_set(m->why, RULE_LIMITS_REGIONS, "limits.max_transfer_regions",
-				  "%llu regions; at most %llu", (unsigned long long)n,
+				  "%llu regions; at most %llu", (unsigned long long)m->n_ops,
 				  (unsigned long long)l->max_transfer_regions);
-	if (segments > l->max_total_lowered_segments)
+	if (m->segments > l->max_total_lowered_segments)
 		return reject_set(m->why, RULE_LIMITS_TOTAL_SEGMENTS,
 				  "limits.max_total_lowered_segments",
 				  "%llu segments; at most %llu",
-				  segments > UINT64_MAX ? ~0ull : (unsigned long long)segments,
+				  m->segments > UINT64_MAX ? ~0ull
+							   : (unsigned long long)m->segments,
 				  (unsigned long long)l->max_total_lowered_segments);
-	m->p->n_ops = (uint32_t)n;
-	m->p->total_segments = (uint64_t)segments;
+	m->p->n_ops = (uint32_t)m->n_ops;
+	m->p->total_segments = (uint64_t)m->segments;
 	return true;
 }
 
+/* Where the operations of each fragment go, in the order of ids. */
+static bool place_ops(struct making *m)
+{
+	const struct place *t = m->ask->target;
+	uint32_t at = 0;
+	m->op_at = plan_alloc(&m->room, ((size_t)t->n_frags + 1) * sizeof(*m->op_at));
+	if (!m->op_at)
+		return false;
+	for (uint32_t i = 0; i < t->n_frags; i++) {
+		m->op_at[t->id_rank[t->by_tensor[i]]] = m->lists[i].n;
+		if (!plan_go(&m->room, i))
+			return false;
+	}
+	for (uint32_t i = 0; i < t->n_frags; i++) {
+		uint32_t n = m->op_at[i];
+		m->op_at[i] = at;
+		at += n;
+	}
+	m->op_at[t->n_frags] = at;
+	return true;
+}
+
+/* The lists are read in the order in which they were made; each goes where its fragment's id puts
+ * it. */
 static bool write_ops(struct making *m)
 {
 	struct plan *p = m->p;
 	const struct place *t = m->ask->target;
-	uint32_t at = 0;
-	if (!count_ops(m))
+	if (!check_totals(m) || !place_ops(m))
 		return false;
 	p->ops = plan_alloc(&m->room, p->n_ops * sizeof(*p->ops));
 	if (!p->ops)
 		return false;
 	for (uint32_t i = 0; i < t->n_frags; i++) {
+		uint32_t f = t->by_tensor[i];
+		const struct pair *v = m->pairs + m->lists[i].first;
+		struct plan_op *o = p->ops + m->op_at[t->id_rank[f]];
+		for (uint32_t k = 0; k < m->lists[i].n; k++)
+			o[k] = (struct plan_op){ f, v[k].source, v[k].target_base };
 		if (!plan_go(&m->room, i))
 			return false;
-		uint32_t f = t->by_id[i];
-		const struct list *v = &m->lists[f];
-		for (uint32_t k = 0; k < v->n; k++)
-			p->ops[at++] = (struct plan_op){ f, m->pairs[v->first + k].source,
-							 m->pairs[v->first + k].target_base };
 	}
 	return true;
 }
@@ -447,13 +463,21 @@ static bool begin(struct making *m)
 	m->source_boxes = plan_alloc(&m->room, ns * sizeof(*m->source_boxes));
 	m->target_boxes = plan_alloc(&m->room, nt * sizeof(*m->target_boxes));
 	m->pair_at = plan_alloc(&m->room, ((size_t)nt + 2) * sizeof(*m->pair_at));
+	m->sums = plan_alloc(&m->room, nt * sizeof(*m->sums));
 	m->lists = plan_zero(&m->room, a->target->n_frags, sizeof(*m->lists));
+	if (a->local)
+		m->only = plan_zero(&m->room, a->target->n_parts, sizeof(*m->only));
+	if (a->local && !m->only)
+		return false;
+	if (a->local)
+		m->only[m->part] = true;
 	m->work = (struct box_work){ .left = a->lim.work,
 				     .look = a->lim.work,
 				     .cancel = a->lim.cancel,
 				     .memory = m->room.left,
 				     .pairs_max = a->lim.max_transfer_regions };
-	return m->k.c && m->source_boxes && m->target_boxes && m->pair_at && m->lists;
+	return m->k.c && m->source_boxes && m->target_boxes && m->pair_at && m->sums &&
+	       m->lists;
 }
 
 static void end(struct making *m)
@@ -462,8 +486,11 @@ static void end(struct making *m)
 	free(m->source_boxes);
 	free(m->target_boxes);
 	free(m->pair_at);
+	free(m->sums);
 	free(m->pairs);
 	free(m->lists);
+	free(m->op_at);
+	free(m->only);
 	free(m->to_source);
 	box_join_fini(&m->join);
 	offers_fini(&m->offers);
@@ -483,7 +510,7 @@ static bool make(struct making *m)
 	for (uint32_t t = 0; t < a->target->n_tensors; t++)
 		if (!plan_tensor(m, t))
 			return false;
-	return write_ops(m) && plan_index(m->p, &m->room);
+	return write_ops(m) && plan_index(m->p, m->op_at, &m->room);
 }
 
 enum err plan_make(const struct plan_ask *ask, struct reject *why, struct plan **out)

@@ -44,14 +44,15 @@ struct offers {
 	uint32_t n_dp;
 	uint32_t *complete; /* indices into dp: complete ranks, ascending */
 	uint32_t n_complete;
-	bool any_shared; /* some tensor is not DP-owned */
+	bool any_shared;       /* some tensor is not DP-owned */
+	const uint32_t *frags; /* borrowed: the source's by_tensor */
 };
 
 /* A fragment with its tensor's owner, to be sorted. */
 struct cand {
 	const struct rank *rank;
 	const uint64_t *box;
-	uint32_t frag, seq; /* seq: in (dp, pp, ep, tp, id) order */
+	uint32_t pos, seq; /* pos: in by_tensor; seq: in (dp, pp, ep, tp, id) order */
 };
 
 struct cands {
@@ -68,9 +69,9 @@ bool cands_same(const struct cands *k, uint32_t a, uint32_t b, bool with_dp);
  * built placement that is the same as tiling: each replica among them tiles, so equal volume means
  * that all replicas are cut alike. */
 bool cands_whole(const struct cands *k, uint32_t first, uint32_t end);
-/* The fragments of tensor t in [list, list + n), in rank order, as candidates. */
-void cands_fill(struct cands *k, const struct place *p, uint32_t t, const uint32_t *list,
-		uint32_t n);
+/* The fragments of tensor t, in rank order, as candidates. only: those of parts where it is true;
+ * NULL: all. */
+void cands_fill(struct cands *k, const struct place *p, uint32_t t, const bool *only);
 
 static inline bool tensor_dp_owned(const struct tensor *t)
 {
@@ -85,8 +86,9 @@ void offers_fini(struct offers *o);
 /* NULL: none for that DP rank. */
 const struct offer_run *offers_for(const struct offers *o, uint32_t tensor, uint64_t target_dp);
 
-/* Executors and routes of finished operations (plan_text.c). */
-bool plan_index(struct plan *p, struct plan_room *r);
+/* Executors and routes of finished operations (plan_index.c). at: those that fill the target fragment
+ * at place i of by_id are [at[i], at[i + 1]). */
+bool plan_index(struct plan *p, const uint32_t *at, struct plan_room *r);
 bool plan_no_memory(struct reject *why);
 bool plan_work_fail(const struct box_work *w, struct reject *why);
 bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct plan_room *r);

@@ -128,16 +128,20 @@ bool cands_whole(const struct cands *k, uint32_t first, uint32_t end)
 	return sum == box_shape_volume(k->t->shape, k->n_dims);
 }
 
-void cands_fill(struct cands *k, const struct place *p, uint32_t t, const uint32_t *list,
-		uint32_t n)
+void cands_fill(struct cands *k, const struct place *p, uint32_t t, const bool *only)
 {
+	uint32_t first = p->tensor_first[t], end = p->tensor_first[t + 1], n = 0;
 	k->t = &p->tensors[t];
 	k->n_dims = k->t->n_dims;
-	k->n = n;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct frag *f = &p->frags[list[i]];
-		k->c[i] = (struct cand){ &p->parts[f->part].rank, f->box, list[i], i };
+	const uint64_t *box = k->t->boxes;
+	for (uint32_t i = first; i < end; i++, box += 2ull * k->n_dims) {
+		uint32_t part = p->tensor_part[i];
+		if (only && !only[part])
+			continue;
+		k->c[n] = (struct cand){ &p->parts[part].rank, box, i, n };
+		n++;
 	}
+	k->n = n;
 }
 
 /* ---- offers ---- */
@@ -167,6 +171,7 @@ static uint32_t dp_index(const struct offers *o, uint64_t dp)
 static bool offer_put(struct offers *o, const struct cands *k, uint32_t first, uint32_t end,
 		      uint32_t dp_idx, struct plan_room *room)
 {
+	const uint32_t *frag = o->frags;
 	if (!plan_grow(&o->run, &o->cap_runs, o->n_runs, sizeof(*o->run), room))
 		return false;
 	struct offer_run *r = &o->run[o->n_runs++];
@@ -176,7 +181,7 @@ static bool offer_put(struct offers *o, const struct cands *k, uint32_t first, u
 			continue;
 		if (!plan_grow(&o->offer, &o->cap_offers, o->n_offers, sizeof(*o->offer), room))
 			return false;
-		o->offer[o->n_offers++] = (struct offer){ k->c[i].box, k->c[i].frag };
+		o->offer[o->n_offers++] = (struct offer){ k->c[i].box, frag[k->c[i].pos] };
 	}
 	r->n = o->n_offers - r->first;
 	return true;
@@ -256,7 +261,7 @@ static bool all_tensors(struct offers *o, const struct place *p, struct cands *k
 		o->run_first[t] = o->n_runs;
 		if (!box_work_take(w, 16ull + p->tensor_first[t + 1] - first))
 			return plan_work_fail(w, room->why);
-		cands_fill(k, p, t, p->by_tensor + first, p->tensor_first[t + 1] - first);
+		cands_fill(k, p, t, NULL);
 		bool owned = tensor_dp_owned(k->t);
 		n_shared += !owned;
 		if (owned ? !one_owner(o, k, room) : !by_dp(o, k, count, room))
@@ -276,6 +281,7 @@ static bool all_tensors(struct offers *o, const struct place *p, struct cands *k
 bool offers_of_place(struct offers *o, const struct place *p, struct box_work *w,
 		     struct plan_room *room)
 {
+	o->frags = p->by_tensor;
 	if (!dp_ranks(o, p, room))
 		return false;
 	struct cands k = { .c = plan_alloc(room, most_frags(p->tensor_first, p->n_tensors) *

@@ -197,12 +197,7 @@ static struct dp_state *dp_of(struct choosing *c, uint64_t dp)
 /* Bound fragments of a tensor, as candidates sorted by (dp, owner, box). */
 static bool fill(struct choosing *c, uint32_t t)
 {
-	const struct place *p = c->p;
-	uint32_t n = 0;
-	for (uint32_t i = p->tensor_first[t]; i < p->tensor_first[t + 1]; i++)
-		if (c->bound[p->frags[p->by_tensor[i]].part])
-			c->list[n++] = p->by_tensor[i];
-	cands_fill(&c->k, p, t, c->list, n);
+	cands_fill(&c->k, c->p, t, c->bound);
 	return cands_sort(&c->k, true, &c->room);
 }
 
@@ -215,16 +210,17 @@ static bool tiles(struct choosing *c, uint32_t first, uint32_t end, uint32_t *n,
 	for (uint32_t i = first; i < end; i++) {
 		if (i > first && box_cmp(k->c[i - 1].box, k->c[i].box, k->n_dims) == 0)
 			continue;
-		c->list[*n] = k->c[i].frag;
+		c->list[*n] = k->c[i].pos;
 		c->boxes[(*n)++] = k->c[i].box;
 	}
 	return box_tile(&c->join, c->boxes, *n, k->t->shape, k->n_dims, &c->work, out) ||
 	       plan_work_fail(&c->work, c->why);
 }
 
-static void note_generation(struct choosing *c, struct dp_state *s, uint32_t frag)
+/* Of the fragment by_tensor[pos]. */
+static void note_generation(struct choosing *c, struct dp_state *s, uint32_t pos)
 {
-	uint64_t g = c->generation[c->p->frags[frag].part];
+	uint64_t g = c->generation[c->p->tensor_part[pos]];
 	s->mixed |= s->any && s->generation != g;
 	s->generation = g;
 	s->any = true;
@@ -370,7 +366,7 @@ static bool put_tensor(struct choosing *c, struct put *w, uint32_t t, uint64_t d
 		i++;
 	for (uint32_t e = i; e < k->n && cands_same(k, i, e, true); e++)
 		if ((e == i || box_cmp(k->c[e - 1].box, k->c[e].box, k->n_dims) != 0) &&
-		    !put_one(c, w, k->c[e].frag))
+		    !put_one(c, w, c->p->by_tensor[k->c[e].pos]))
 			return false;
 	return true;
 }
