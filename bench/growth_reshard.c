@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How planning grows: tensors of 4,096 x 64 cut by rows over 8 ranks, to be cut over 4; from 1 k to 1 M
- * fragments at the source. Prints a table and a plot on logarithmic axes (docs/weights.md has one):
- * parsing and checking are left out, the dotted line is N log N through the point where the records no longer fit the
- * caches. Processor time
- * of one thread, the best of three.
+ * growth_reshard [FRAGMENTS...]: how planning grows. Tensors of 4,096 x 64 cut by rows over 8 ranks, to be
+ * cut over 4; from 1 k to 1 M fragments at the source, or as many as named. Prints a table, and for
+ * the former a plot on logarithmic axes (docs/weights.md has one): parsing and checking are left
+ * out, the dotted line is N log N through the first point. Processor time of one thread, the best of
+ * ten, and the steps that the plan took from its work budget.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include "reshard/plan.h"
 
 #define POINTS 13
+#define TIMES  10
 
 static double cpu_ms(void)
 {
@@ -77,27 +78,33 @@ static struct place *lay(uint32_t n, uint64_t tp)
 	return p;
 }
 
-/* Fragments of the source, and the time of a plan, ms. */
-static double point(uint32_t n, int times)
+struct point {
+	double fragments, ms;
+	double steps; /* charged to the plan's work budget: the same on every machine */
+};
+
+/* n tensors: 8 n fragments at the source. The best of `times`. */
+static struct point measure(uint32_t n, int times)
 {
 	struct place *s = lay(n, 8), *t = lay(n, 4);
 	struct plan_ask a = { .source = s, .target = t, .lim = PLAN_LIMITS_WIDE };
-	double best = 1e18;
+	struct point out = { .fragments = s->n_frags, .ms = 1e18 };
 	for (int i = 0; i < times; i++) {
 		struct reject why;
 		struct plan *p = NULL;
 		double t0 = cpu_ms();
 		if (plan_make(&a, &why, &p) != ERR_NONE)
 			exit(1);
-		best = MIN_OF(best, cpu_ms() - t0);
+		out.ms = MIN_OF(out.ms, cpu_ms() - t0);
+		out.steps = (double)p->work;
 		plan_free(p);
 	}
 	place_free(s);
 	place_free(t);
-	return best;
+	return out;
 }
 
-enum { W = 61, DECADE = 4, DECADES_MAX = 8, ANCHOR = 7 };
+enum { W = 61, DECADE = 4, DECADES_MAX = 8 };
 
 /* The row of value v, 0 at the bottom. */
 static int row_of(double v, double y0)
@@ -113,14 +120,14 @@ static void plot(const double *x, const double *y)
 	memset(at, ' ', sizeof(at));
 	for (int c = 0; c < W; c++) {
 		double n = pow(10, x0 + (x1 - x0) * c / (W - 1));
-		int r = row_of(y[ANCHOR] * n * log(n) / (x[ANCHOR] * log(x[ANCHOR])), y0);
+		int r = row_of(y[0] * n * log(n) / (x[0] * log(x[0])), y0);
 		if (r >= 0 && r <= top)
 			at[r][c] = '.';
 	}
 	for (int i = 0; i < POINTS; i++)
 		at[row_of(y[i], y0)][(int)lround((log10(x[i]) - x0) / (x1 - x0) * (W - 1))] =
 			'#';
-	printf("\n    ms: # measured; . N log N through the point at %.0f\n", x[ANCHOR]);
+	printf("\n    ms: # measured; . N log N through the first\n");
 	for (int r = top; r >= 0; r--) {
 		at[r][W] = 0;
 		if (r % DECADE == 0)
@@ -134,22 +141,28 @@ static void plot(const double *x, const double *y)
 	printf("\n            1 k                 10 k                100 k               1 M fragments\n");
 }
 
+static void print(const struct point *p)
+{
+	printf("    %9.0f %8.2f %8.0f %8.1f\n", p->fragments, p->ms, p->ms * 1e6 / p->fragments,
+	       p->steps / p->fragments);
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
-	if (argc > 1) {
-		double ms = point((uint32_t)atol(argv[1]) / 8, argc > 2 ? atoi(argv[2]) : 3);
-		printf("%s %.2f ms\n", argv[1], ms);
-		return 0;
-	}
 	double x[POINTS], y[POINTS];
-	printf("    fragments       ms   ns a fragment\n");
-	for (int i = 0; i < POINTS; i++) {
-		uint32_t n = (uint32_t)lround(125 * pow(10, i / 4.0));
-		x[i] = 8.0 * n;
-		y[i] = point(n, 3);
-		printf("    %9.0f %8.2f %8.0f\n", x[i], y[i], y[i] * 1e6 / x[i]);
-		fflush(stdout);
+	printf("    fragments       ms   ns and steps a fragment\n");
+	for (int i = 0; argc < 2 && i < POINTS; i++) {
+		struct point p = measure((uint32_t)lround(125 * pow(10, i / 4.0)), TIMES);
+		x[i] = p.fragments;
+		y[i] = p.ms;
+		print(&p);
 	}
-	plot(x, y);
+	for (int i = 1; i < argc; i++) {
+		struct point p = measure((uint32_t)(strtoul(argv[i], NULL, 10) / 8), TIMES);
+		print(&p);
+	}
+	if (argc < 2)
+		plot(x, y);
 	return 0;
 }

@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/huge.h"
+
 const char *const axis_names[AX_N] = { "dp", "pp", "ep", "tp" };
 const char *const sem_names[4] = { "", "split", "replicated", "ownership" };
 
@@ -76,6 +78,7 @@ static bool fits(const struct place_new *b, size_t n)
 void *place_tmp(struct place_new *b, size_t n)
 {
 	void *p = fits(b, n) ? malloc(MAX_OF(n, 1)) : NULL;
+	huge_hint(p, n);
 	if (!p)
 		place_no_memory(b);
 	return p;
@@ -143,6 +146,7 @@ bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size
 	q = fits(b, more) ? realloc(old, want * each) : NULL;
 	if (!q)
 		return place_no_memory(b);
+	huge_hint(q, want * each);
 	memcpy(list, &q, sizeof(q));
 	b->held += more;
 	limit_mem(b);

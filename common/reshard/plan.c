@@ -420,6 +420,8 @@ static bool place_ops(struct making *m)
 	return true;
 }
 
+#define AHEAD 16 /* fragments: so many lines are on their way to the caches at once */
+
 /* The lists are read in the order in which they were made; each goes where its fragment's id puts
  * it. */
 static bool write_ops(struct making *m)
@@ -432,6 +434,9 @@ static bool write_ops(struct making *m)
 	if (!p->ops)
 		return false;
 	for (uint32_t i = 0; i < t->n_frags; i++) {
+		if (i + AHEAD < t->n_frags)
+			__builtin_prefetch(
+				p->ops + m->op_at[t->id_rank[t->by_tensor[i + AHEAD]]], 1);
 		uint32_t f = t->by_tensor[i];
 		const struct pair *v = m->pairs + m->lists[i].first;
 		struct plan_op *o = p->ops + m->op_at[t->id_rank[f]];
@@ -510,6 +515,7 @@ static bool make(struct making *m)
 	for (uint32_t t = 0; t < a->target->n_tensors; t++)
 		if (!plan_tensor(m, t))
 			return false;
+	m->p->work = a->lim.work - m->work.left;
 	return write_ops(m) && plan_index(m->p, m->op_at, &m->room);
 }
 

@@ -57,6 +57,7 @@ struct plan {
 	uint32_t n_ops;
 	unsigned __int128 total_bytes;
 	uint64_t total_segments;
+	uint64_t work;			     /* steps that its making took from lim.work */
 	struct plan_exec *sources, *targets; /* by (dp, pp, ep, tp) */
 	struct plan_route *routes;
 	uint32_t n_sources, n_targets, n_routes;

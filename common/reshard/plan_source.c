@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reshard/plan_priv.h"
 
+#include "base/huge.h"
+
 bool plan_no_memory(struct reject *why)
 {
 	return reject_set(why, RULE_LIMIT_MEMORY, "", "no memory within the limit");
@@ -15,6 +17,7 @@ bool plan_sort_fail(struct plan_room *r)
 void *plan_alloc(struct plan_room *r, size_t n)
 {
 	void *p = n <= r->left ? malloc(MAX_OF(n, 1)) : NULL;
+	huge_hint(p, n);
 	if (p)
 		r->left -= n;
 	else
@@ -25,6 +28,7 @@ void *plan_alloc(struct plan_room *r, size_t n)
 void *plan_zero(struct plan_room *r, size_t n, size_t each)
 {
 	void *p = n * each <= r->left ? calloc(MAX_OF(n, 1), each) : NULL;
+	huge_hint(p, n * each);
 	if (p)
 		r->left -= n * each;
 	else
@@ -57,6 +61,7 @@ bool plan_grow(void *list, uint32_t *cap, uint32_t n, size_t each, struct plan_r
 	q = more <= r->left ? realloc(old, want * each) : NULL;
 	if (!q)
 		return plan_no_memory(r->why);
+	huge_hint(q, want * each);
 	memcpy(list, &q, sizeof(q));
 	r->left -= more;
 	*cap = want;

@@ -6,6 +6,8 @@
  *   - each byte came from the fragment that a slow, obvious planner chooses for it: element by
  *     element, straight from the rules, with no code of the planner's
  *   - the number of regions is the number of distinct (source, target) pairs of that planner
+ *   - each operation is listed once at its source's participant, at its target's and in the route of
+ *     its pipeline stages, ascending; participants and routes are in their order
  *   - input in another order gives the same ids and the same plan
  *   - the canonical text, read again, gives the same digest
  * Prints the seed of a case that fails. Plain main(): long runs, and no fork a case.
@@ -47,7 +49,8 @@ struct rt {
 
 struct rf {
 	uint32_t tensor, rank;
-	uint64_t box[10];
+	uint64_t box[10], stage;
+	bool has_stage;
 };
 
 struct side {
@@ -258,11 +261,21 @@ static bool add_part(struct place_new *b, const struct side *s, uint32_t k,
 		for (uint32_t d = 0; d < t->n_dims; d++)
 			nbytes *= f->box[t->n_dims + d];
 		if (!place_new_frag(b, (struct bytes){ 0 }, BYTES_STR(t->name), f->box,
-				    t->n_dims, nbytes, NULL, names,
+				    t->n_dims, nbytes, f->has_stage ? &f->stage : NULL, names,
 				    group_of(s, f->tensor, names)))
 			return false;
 	}
 	return true;
+}
+
+/* None, one for each pp rank, or any and not everywhere. */
+static void make_stages(struct side *s)
+{
+	uint64_t how = rnd(3);
+	for (uint32_t i = 0; i < s->n_f; i++) {
+		s->f[i].has_stage = how == 1 || (how == 2 && rnd(4));
+		s->f[i].stage = how == 1 ? s->rank[s->f[i].rank].c[AX_PP] : rnd(3) << rnd(40);
+	}
 }
 
 static struct place *build(const struct side *s, bool mixed, uint64_t seed)
@@ -474,6 +487,82 @@ static void check_plan(const struct plan *p, uint64_t seed)
 	free(dst);
 }
 
+/* ---- lists of operations ---- */
+
+static void check_execs(const struct plan *p, bool source, uint64_t seed)
+{
+	const struct place *side = source ? p->source : p->target;
+	const struct plan_exec *e = source ? p->sources : p->targets;
+	const uint32_t *ops = source ? p->source_ops : p->target_ops;
+	uint32_t n_execs = source ? p->n_sources : p->n_targets, sum = 0;
+	for (uint32_t i = 0; i < n_execs; i++) {
+		if (i && rank_cmp(&side->parts[e[i - 1].part].rank,
+				  &side->parts[e[i].part].rank) >= 0)
+			die("executors are not in the order of ranks", seed);
+		if (e[i].first != sum || !e[i].n)
+			die("executors' lists do not follow one another", seed);
+		sum += e[i].n;
+		for (uint32_t k = e[i].first; k < sum; k++) {
+			const struct plan_op *o = &p->ops[ops[k]];
+			if (side->frags[source ? o->source : o->target].part != e[i].part)
+				die("an operation at another participant", seed);
+			if (k > e[i].first && ops[k - 1] >= ops[k])
+				die("an executor's operations do not ascend", seed);
+		}
+	}
+	if (sum != p->n_ops)
+		die("executors with another number of operations", seed);
+}
+
+static bool on_route(const struct plan *p, uint32_t op, const struct plan_route *r)
+{
+	const struct frag *s = &p->source->frags[p->ops[op].source];
+	const struct frag *t = &p->target->frags[p->ops[op].target];
+	return r->has_source_pp && r->source_pp == p->source->parts[s->part].rank.c[AX_PP] &&
+	       r->has_source_stage == s->has_stage &&
+	       (!s->has_stage || r->source_stage == s->stage) &&
+	       r->target_pp == p->target->parts[t->part].rank.c[AX_PP] &&
+	       r->has_target_stage == t->has_stage &&
+	       (!t->has_stage || r->target_stage == t->stage);
+}
+
+static int route_cmp(const struct plan_route *a, const struct plan_route *b)
+{
+	const uint64_t x[] = {
+		a->source_pp, a->has_source_stage, a->has_source_stage ? a->source_stage : 0,
+		a->target_pp, a->has_target_stage, a->has_target_stage ? a->target_stage : 0
+	};
+	const uint64_t y[] = {
+		b->source_pp, b->has_source_stage, b->has_source_stage ? b->source_stage : 0,
+		b->target_pp, b->has_target_stage, b->has_target_stage ? b->target_stage : 0
+	};
+	for (uint32_t i = 0; i < ARRAY_LEN(x); i++)
+		if (x[i] != y[i])
+			return x[i] < y[i] ? -1 : 1;
+	return 0;
+}
+
+static void check_routes(const struct plan *p, uint64_t seed)
+{
+	uint32_t sum = 0;
+	for (uint32_t i = 0; i < p->n_routes; i++) {
+		const struct plan_route *r = &p->routes[i];
+		if (i && route_cmp(r - 1, r) >= 0)
+			die("routes are not in their order", seed);
+		if (r->first != sum || !r->n)
+			die("routes' lists do not follow one another", seed);
+		sum += r->n;
+		for (uint32_t k = r->first; k < sum; k++) {
+			if (!on_route(p, p->route_ops[k], r))
+				die("an operation on another route", seed);
+			if (k > r->first && p->route_ops[k - 1] >= p->route_ops[k])
+				die("a route's operations do not ascend", seed);
+		}
+	}
+	if (sum != p->n_ops)
+		die("routes with another number of operations", seed);
+}
+
 /* ---- cases ---- */
 
 static struct text_out out;
@@ -544,6 +633,8 @@ static void one(uint64_t seed)
 	make_tensors(t, n);
 	make_side(&s, t, n, true);
 	make_side(&d, t, n, false);
+	make_stages(&s);
+	make_stages(&d);
 	struct place *sp = build(&s, false, seed), *dp = build(&d, false, seed);
 	struct place *sq = build(&s, true, seed), *dq = build(&d, true, seed);
 	if (memcmp(sp->digest, sq->digest, SHA_HEX) || memcmp(dp->digest, dq->digest, SHA_HEX))
@@ -566,6 +657,9 @@ static void one(uint64_t seed)
 	if (memcmp(a, b, SHA_HEX))
 		die("another input order, another plan", seed);
 	check_plan(p, seed);
+	check_execs(p, true, seed);
+	check_execs(p, false, seed);
+	check_routes(p, seed);
 	check_again(sp, seed);
 end:
 	plan_free(p);
