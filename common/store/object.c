@@ -39,6 +39,12 @@ uint64_t obj_key_hash(struct bytes tenant, struct bytes key)
 	return sum64(text, 2 + n + n_key);
 }
 
+uint64_t obj_key_tie(struct bytes key)
+{
+	static const uint64_t seed = 0x9e3779b97f4a7c15; /* any but 0, which obj_key_hash has */
+	return XXH3_64bits_withSeed(key.p, key.n, seed);
+}
+
 /* The blocks' sums go straight into the sum of their vector, which nobody wants to keep. */
 static uint64_t sum_without_vector(const uint8_t *p, size_t n)
 {

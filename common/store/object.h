@@ -59,6 +59,8 @@ uint64_t obj_blocks(uint64_t size);
 
 /* Index order and cursor: XXH3-64(u16 length LE, tenant, key). */
 uint64_t obj_key_hash(struct bytes tenant, struct bytes key);
+/* The order among a tenant's keys of one hash: XXH3-64 of the key with a seed. Such keys can be made. */
+uint64_t obj_key_tie(struct bytes key);
 
 /*
  * T4: the object's checksum. Up to 1 MiB: XXH3-64 of the bytes; above: XXH3-64 over the vector of

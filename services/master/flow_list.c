@@ -5,7 +5,8 @@
  *   scan (a slice a turn) ──> reply ──> done
  *
  * A page ends at its limit, at about the size of a message, or at the deadline: what is there is
- * answered, with the cursor to go on. The cursor's bytes: shard (u32), hash (u64), little-endian.
+ * answered, with the cursor to go on. The cursor's bytes: shard (u32), hash (u64), and a tie (u64) where
+ * a page ends between keys of one hash; little-endian.
  */
 #include "flows.h"
 
@@ -15,6 +16,7 @@
 #define LIMIT_MAX     4096
 #define PAGE_BYTES    (4u << 20)
 #define CURSOR_BYTES  12
+#define CURSOR_MAX    20
 
 enum { LIST_SCAN, LIST_REPLY };
 
@@ -26,7 +28,7 @@ struct page {
 	struct msg_list_req q;
 	struct msg_list_item *items;
 	size_t n, max, bytes;
-	uint64_t cursor;
+	struct mind_cursor cursor;
 	bool end, full, no_memory;
 	struct post post;
 	bool posted;
@@ -34,26 +36,26 @@ struct page {
 
 /* ---- the cursor ---- */
 
-static enum err cursor_in(struct bytes c, uint64_t *out, struct why *why)
+static enum err cursor_in(struct bytes c, struct mind_cursor *out, struct why *why)
 {
 	uint32_t shard;
-	*out = 0;
+	*out = (struct mind_cursor){ 0 };
 	if (c.n == 0)
 		return ERR_NONE;
-	if (c.n != CURSOR_BYTES)
+	if (c.n != CURSOR_BYTES && c.n != CURSOR_MAX)
 		return why_set(why, ERR_INVALID_PARAMS, "LIST.cursor: %zu bytes, not of a page",
 			       c.n);
 	memcpy(&shard, c.p, sizeof(shard));
-	memcpy(out, c.p + sizeof(shard), sizeof(*out));
+	memcpy(out, c.p + sizeof(shard), c.n - sizeof(shard));
 	return shard == 0 ? ERR_NONE
 			  : why_set(why, ERR_INVALID_PARAMS, "LIST.cursor: of shard %u", shard);
 }
 
-static struct bytes cursor_out(uint64_t cursor, uint8_t room[CURSOR_BYTES])
+static struct bytes cursor_out(const struct mind_cursor *c, uint8_t room[CURSOR_MAX])
 {
 	memset(room, 0, sizeof(uint32_t));
-	memcpy(room + sizeof(uint32_t), &cursor, sizeof(cursor));
-	return BYTES(room, CURSOR_BYTES);
+	memcpy(room + sizeof(uint32_t), c, sizeof(*c));
+	return BYTES(room, c->tie ? CURSOR_MAX : CURSOR_BYTES);
 }
 
 /* ---- steps ---- */
@@ -118,10 +120,10 @@ static int step_scan(struct op *op)
 static int step_reply(struct op *op)
 {
 	struct page *g = container_of(op, struct page, op);
-	uint8_t room[CURSOR_BYTES];
+	uint8_t room[CURSOR_MAX];
 	struct mind *mind = mst_mind(g->m);
 	struct mind_counts c = { .recovering = true };
-	if (op->err && !(op->timed_out && g->cursor != 0)) {
+	if (op->err && !(op->timed_out && (g->cursor.hash || g->cursor.tie))) {
 		rpc_reply_why(g->req, &op->why, MST_RETRY_MS);
 		return OP_DONE;
 	}
@@ -129,7 +131,7 @@ static int step_reply(struct op *op)
 		mind_counts(mind, &c);
 	struct msg_list_rep rep = { .items = { g->items, g->n }, .recovering = c.recovering };
 	if (!g->end)
-		rep.cursor = cursor_out(g->cursor, room);
+		rep.cursor = cursor_out(&g->cursor, room);
 	struct buf out = BUF_INIT(WIRE_MESSAGE_MAX);
 	enc_list_rep(&out, &rep);
 	svc_reply(g->req, &out);

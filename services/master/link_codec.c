@@ -179,6 +179,9 @@ static enum err on_slot(struct lane *l, const struct mind_cmd *c, enum err e, st
 		mind_freed(mind, h, &l->under, c->slot, c->generation, e);
 	if (l->op == MIND_RETIRE && c->reason == RETIRE_BARRED)
 		metric_add(l->link->m->svc.metrics, MST_M_REJECTED, 0, 1);
+	if (l->op == MIND_RETIRE &&
+	    c->reason == RETIRE_OVERLAP) /* found by us, not by its holder */
+		metric_add(l->link->m->svc.metrics, MST_M_REJECTED, 1, 1);
 	return ERR_NONE;
 }
 

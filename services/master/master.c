@@ -174,6 +174,7 @@ static void scrape_mind(struct mst *m)
 	follow(m, MST_M_EVICTIONS, 0, c.evictions);
 	follow(m, MST_M_LOOKUPS, 0, c.hits);
 	follow(m, MST_M_LOOKUPS, 1, c.misses);
+	follow(m, MST_M_REJECTED, 3, c.malformed);
 }
 
 static void scrape(struct svc *s, struct buf *out)

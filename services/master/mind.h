@@ -291,10 +291,15 @@ enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint
 enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version);
 enum err mind_renew(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version,
 		    uint32_t lease_ms);
-/* Objects of a tenant from *cursor (hash order, 0 the start) until fn returns false (it has taken that
- * one) or about 2 ms went by; *cursor: where to go on; returns true while there is more. */
-bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix, uint64_t *cursor,
-	       bool (*fn)(void *arg, const struct mind_object *o), void *arg);
+/* A place in the order of a list: by obj_key_hash, then obj_key_tie. Zero is the start. */
+struct mind_cursor {
+	uint64_t hash, tie; /* tie 0: all keys of that hash are still to come */
+};
+/* Objects of a tenant from *cursor until fn returns false (it has taken that one) or about 2 ms went by;
+ * *cursor: where to go on; returns true while there is more. */
+bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix,
+	       struct mind_cursor *cursor, bool (*fn)(void *arg, const struct mind_object *o),
+	       void *arg);
 /* Facts of a key, for people. */
 void mind_explain(struct mind *m, struct bytes tenant, struct bytes key,
 		  void (*fn)(void *arg, const char *name, const char *value), void *arg);
@@ -303,9 +308,10 @@ struct mind_counts {
 	uint64_t objects, copies, attempts, waiting, tombs_owed;
 	uint64_t index_bytes, bytes_total, bytes_used, quarantine_bytes;
 	uint64_t puts, publishes, removes, evictions, hits, misses;
-	uint64_t rejected; /* entries of inventories not taken: unsound, or an overlap */
-	uint64_t stuck;	   /* ranges in quarantine for longer than release_ms: an alarm */
-	enum err failed;   /* an append failed for good: the service ends */
+	uint64_t rejected;  /* entries of inventories not taken: unsound, or an overlap */
+	uint64_t malformed; /* those of them that are unsound */
+	uint64_t stuck;	    /* ranges in quarantine for longer than release_ms: an alarm */
+	enum err failed;    /* an append failed for good: the service ends */
 	bool recovering;
 };
 void mind_counts(const struct mind *m, struct mind_counts *out);

@@ -14,14 +14,46 @@ struct page {
 	struct mind *m;
 	uint16_t tenant;
 	struct bytes prefix;
+	struct mind_cursor from;
 	struct obj *objs[PAGE];
-	size_t n;
-	bool over; /* a bucket did not fit: cannot be with a sound hash */
+	size_t n, last; /* last: in order, of a page that is over */
+	bool over; /* there are more in the bucket, later in order: made to have one hash */
 };
 
 static uint64_t order_of(const struct obj *o)
 {
 	return bits_reversed(o->node.hash);
+}
+
+static int by_order(const struct obj *a, const struct obj *b)
+{
+	uint64_t x = order_of(a), y = order_of(b);
+	if (x == y && a != b) {
+		x = obj_key_tie(obj_key(a));
+		y = obj_key_tie(obj_key(b));
+	}
+	return (x > y) - (x < y);
+}
+
+static int by_order_at(const void *a, const void *b)
+{
+	return by_order(*(struct obj *const *)a, *(struct obj *const *)b);
+}
+
+/* Of more than fit, the first ones stay. */
+static void page_squeeze(struct page *p, struct obj *o)
+{
+	if (p->over && by_order(o, p->objs[p->last]) > 0)
+		return;
+	if (p->over)
+		p->objs[p->last] = o;
+	for (size_t i = p->last = 0; i < PAGE; i++)
+		if (by_order(p->objs[i], p->objs[p->last]) > 0)
+			p->last = i;
+	if (p->over)
+		return;
+	p->over = true;
+	page_squeeze(p, o);
 }
 
 static void page_one(struct map_node *n, void *arg)
@@ -32,52 +64,62 @@ static void page_one(struct map_node *n, void *arg)
 	    (p->prefix.n && memcmp(o->key, p->prefix.p, p->prefix.n) != 0) ||
 	    !obj_served(p->m, o)) /* its holder may be adopted again just now: it is there */
 		return;
+	if (p->from.tie && order_of(o) == p->from.hash && obj_key_tie(obj_key(o)) < p->from.tie)
+		return;
 	if (p->n < PAGE)
 		p->objs[p->n++] = o;
 	else
-		p->over = true;
+		page_squeeze(p, o);
 }
 
-static int by_order(const void *a, const void *b)
+/* Behind the i-th. The longer form only where the next one has its hash. false: that was the last. */
+static bool cursor_after(const struct page *p, size_t i, struct mind_cursor *out)
 {
-	uint64_t x = order_of(*(struct obj *const *)a), y = order_of(*(struct obj *const *)b);
-	return x < y ? -1 : x > y;
+	const struct obj *o = p->objs[i];
+	bool run = i + 1 < p->n ? order_of(p->objs[i + 1]) == order_of(o) : p->over;
+	*out = (struct mind_cursor){ order_of(o), run ? obj_key_tie(obj_key(o)) + 1 : 0 };
+	if (out->tie)
+		return true;
+	return ++out->hash != 0;
 }
 
 enum shown { SHOWN_ALL, SHOWN_SOME, SHOWN_LAST };
 
 /* SHOWN_SOME: fn wants no more; *cursor is where to go on. */
-static enum shown page_show(struct mind *m, struct page *p, uint64_t *cursor,
+static enum shown page_show(struct mind *m, struct page *p, struct mind_cursor *cursor,
 			    bool (*fn)(void *arg, const struct mind_object *o), void *arg)
 {
-	qsort(p->objs, p->n, sizeof(struct obj *), by_order);
+	qsort(p->objs, p->n, sizeof(struct obj *), by_order_at);
 	for (size_t i = 0; i < p->n; i++) {
 		struct mind_object o;
 		obj_show(m, p->objs[i], obj_served(m, p->objs[i]), &o);
-		if (fn(arg, &o))
-			continue;
-		*cursor = order_of(p->objs[i]) + 1;
-		return *cursor ? SHOWN_SOME : SHOWN_LAST;
+		if (!fn(arg, &o))
+			return cursor_after(p, i, cursor) ? SHOWN_SOME : SHOWN_LAST;
 	}
 	return SHOWN_ALL;
 }
 
-bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix, uint64_t *cursor,
-	       bool (*fn)(void *arg, const struct mind_object *o), void *arg)
+bool mind_list(struct mind *m, struct bytes tenant, struct bytes prefix,
+	       struct mind_cursor *cursor, bool (*fn)(void *arg, const struct mind_object *o),
+	       void *arg)
 {
 	struct page p = { .m = m, .tenant = tenant_of(m, tenant, false), .prefix = prefix };
-	if (p.tenant == TENANTS_MAX) {
-		*cursor = 0;
+	if (p.tenant == TENANTS_MAX)
 		return false;
-	}
 	for (size_t seen = 0; seen < 8 * PAGE; seen += 256) { /* about 2 ms (I6) */
-		uint64_t next = *cursor;
+		uint64_t next = cursor->hash;
+		p.from = *cursor;
 		p.n = 0;
+		p.over = false;
 		bool more = map_scan(&m->objs, &next, 256, page_one, &p);
 		enum shown s = page_show(m, &p, cursor, fn, arg);
 		if (s != SHOWN_ALL)
 			return s == SHOWN_SOME;
-		*cursor = next;
+		if (p.over) {
+			more = cursor_after(&p, p.n - 1, cursor);
+		} else {
+			*cursor = (struct mind_cursor){ next, 0 };
+		}
 		if (!more)
 			return false;
 	}
@@ -207,6 +249,7 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 				     .hits = m->n.hits,
 				     .misses = m->n.misses,
 				     .rejected = m->n.rejected,
+				     .malformed = m->n.malformed,
 				     .failed = m->failed,
 				     .recovering = m->n_unmerged > 0 };
 	for (uint32_t i = 0; i < m->n_holders; i++)

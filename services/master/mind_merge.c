@@ -133,6 +133,7 @@ static void entry_reject(struct mind *m, struct holder *h, const struct msg_entr
 	struct range r[OBJ_EXTENTS_MAX];
 	uint32_t segment;
 	m->n.rejected++;
+	m->n.malformed++;
 	if (e->extents.n > OBJ_EXTENTS_MAX)
 		return;
 	size_t n = ranges_of(e, r, &segment);

@@ -320,7 +320,7 @@ struct mind {
 	bool space_dirty;
 	struct extent shown[OBJ_EXTENTS_MAX * OBJ_EXTENTS_MAX]; /* of the object shown last */
 	struct {
-		uint64_t puts, publishes, removes, evictions, hits, misses, rejected;
+		uint64_t puts, publishes, removes, evictions, hits, misses, rejected, malformed;
 	} n;
 };
 

@@ -677,6 +677,7 @@ Test(master, an_inventory_comes_in_pieces)
 		snprintf(key, sizeof(key), "key-%zu", i);
 		holder_plant(&w.h[0], key, version_make(1, 1000 + i), 100, true);
 	}
+	holder_plant(&w.h[0], "of no version", 0, 100, true);
 	cl_start(w.c, "master");
 	/* known to the roster, or it would return empty: registered while it was empty */
 	size_t n = w.h[0].n_slots;
@@ -689,6 +690,7 @@ Test(master, an_inventory_comes_in_pieces)
 	cr_assert_geq(w.h[0].got[METHOD_INVENTORY - METHOD_ADOPT].calls, 5u);
 	cr_assert_leq(w.h[0].got[METHOD_INVENTORY - METHOD_ADOPT].calls, 8u, "each once");
 	cr_assert_eq(metric(&w, MST_M_OBJECTS, 0), 5000u);
+	cr_assert_eq(metric(&w, MST_M_REJECTED, 3), 1u, "malformed");
 	cr_assert_eq(query(&w, "key-4999"), ERR_NONE);
 	world_close(&w);
 	NO_LEAKS();

@@ -20,7 +20,7 @@ struct fake_slot {
 	bool published;
 	enum retire_reason reason;
 	uint64_t evict_id;
-	char key[32], tenant[16];
+	char key[80], tenant[16];
 	struct extent ext[OBJ_EXTENTS_MAX];
 	size_t n_ext;
 	struct msg_put_opts opts;
@@ -61,7 +61,7 @@ struct rig_put {
 	struct mind_put p; /* its call ended: p.call.err */
 	struct mind_call pub;
 	int done, published; /* how often */
-	char key[32];
+	char key[80];
 	struct msg_put_item it;
 	struct mind_who who;
 	uint32_t slot;

@@ -223,7 +223,7 @@ Test(calls, lists_go_by_the_keys_hash_and_show_all_once, .timeout = 10)
 	}
 	for (size_t stop = 1; stop <= 41; stop += 5) {
 		struct listed l = { .stop = stop };
-		uint64_t cursor = 0;
+		struct mind_cursor cursor = { 0 };
 		while (mind_list(r->m, BYTES_STR("t"), BYTES(NULL, 0), &cursor, on_listed, &l))
 			;
 		cr_assert_eq(l.n, 40);
@@ -231,13 +231,99 @@ Test(calls, lists_go_by_the_keys_hash_and_show_all_once, .timeout = 10)
 			cr_assert_lt(l.hash[i - 1], l.hash[i]);
 	}
 	struct listed l = { .stop = 64 };
-	uint64_t cursor = 0;
+	struct mind_cursor cursor = { 0 };
 	cr_assert_not(mind_list(r->m, BYTES_STR("t"), BYTES_STR("x"), &cursor, on_listed, &l));
 	cr_assert_eq(l.n, 20);
-	cursor = 0;
+	cursor = (struct mind_cursor){ 0 };
 	cr_assert_not(
 		mind_list(r->m, BYTES_STR("other"), BYTES(NULL, 0), &cursor, on_listed, &l));
 	cr_assert_eq(l.n, 20);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/*
+ * Keys of one hash, any number: with u16 length, tenant "t" and 61 bytes of key 64 bytes are hashed, and XXH3
+ * multiplies bytes 16..23 xor eight of its own with 24..31: the first are made 0.
+ */
+static void twin_of(unsigned i, char out[80])
+{
+	static const char own[] = "\xcb\x79\xe6\x4e\xcc\xc0\xe5\x78";
+	snprintf(out, 80, "%s%.8s%08u%s", "twins/twins/t", own, i,
+		 "the rest of the key is alike....");
+}
+
+struct twins {
+	unsigned seen[5000];
+	size_t n, stop;
+};
+
+static bool on_twin(void *arg, const struct mind_object *o)
+{
+	struct twins *l = arg;
+	char digits[9] = "";
+	memcpy(digits, o->key.p + 21, 8);
+	l->seen[strtoul(digits, NULL, 10)]++;
+	return ++l->n % l->stop != 0;
+}
+
+static void list_twins(struct rig *r, unsigned n, size_t stop)
+{
+	static struct twins l;
+	struct mind_cursor cursor = { 0 };
+	l = (struct twins){ .stop = stop };
+	while (mind_list(r->m, BYTES_STR("t"), BYTES_STR("twins/"), &cursor, on_twin, &l))
+		;
+	cr_assert_eq(l.n, n, "%zu, not %u, in pages of %zu", l.n, n, stop);
+	for (unsigned i = 0; i < n; i++)
+		cr_assert_eq(l.seen[i], 1, "%u", i);
+}
+
+Test(calls, a_page_may_end_between_keys_of_one_hash, .timeout = 20)
+{
+	struct rig *r = rig_new();
+	char k[80], k0[80];
+	twin_of(0, k0);
+	for (unsigned i = 0; i < 20; i++) {
+		twin_of(i, k);
+		cr_assert_eq(obj_key_hash(BYTES_STR("t"), BYTES_STR(k)),
+			     obj_key_hash(BYTES_STR("t"), BYTES_STR(k0)));
+		cr_assert(i == 0 || obj_key_tie(BYTES_STR(k)) != obj_key_tie(BYTES_STR(k0)));
+		cr_assert_eq(rig_put(r, k, 0, false), ERR_NONE);
+		snprintf(k, sizeof(k), "other/%u", i);
+		cr_assert_eq(rig_put(r, k, 1, false), ERR_NONE);
+	}
+	for (size_t stop = 1; stop <= 21; stop++)
+		list_twins(r, 20, stop);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* More of them than a page of the scan holds. */
+Test(calls, a_page_of_one_hash_may_be_over, .timeout = 20)
+{
+	struct rig *r = rig_bare(NULL);
+	rig_register(r, 0);
+	rig_appends(r);
+	rig_deliver(r, 0, false);
+	struct msg_under u = { 0, r->h[0].term, r->h[0].adoption, r->h[0].epoch };
+	for (unsigned i = 0; i < 5000; i++) {
+		char k[80];
+		twin_of(i, k);
+		struct msg_entry e = { .slot = i,
+				       .state = 1,
+				       .published = true,
+				       .tenant = BYTES_STR("t"),
+				       .key = BYTES_STR(k),
+				       .version = version_make(1, 5 + i) };
+		struct msg_inventory_rep rep = { .under = &u,
+						 .cursor = i + 1 < 5000 ? i + 1 : 0,
+						 .entries = { &e, 1 } };
+		mind_inventory(r->m, 0, &rep);
+	}
+	list_twins(r, 5000, 5001);
+	list_twins(r, 5000, 999);
+	rig_lose(r, -1, -1);
 	rig_free(r);
 	NO_LEAKS();
 }
@@ -246,7 +332,7 @@ Test(calls, a_list_has_what_is_adopted_again_just_now, .timeout = 10)
 {
 	struct rig *r = rig_new();
 	struct listed l = { .stop = 64 };
-	uint64_t cursor = 0;
+	struct mind_cursor cursor = { 0 };
 	cr_assert_eq(rig_put(r, "a", 0, false), ERR_NONE);
 	cr_assert_eq(rig_put(r, "b", 1, false), ERR_NONE);
 	rig_reborn(r, 0);
@@ -456,6 +542,7 @@ Test(calls, bad_entries_are_rejected_one_by_one, .timeout = 10)
 	cr_assert_neq(rig_get(r, "over", NULL), ERR_NONE);
 	cr_assert_neq(rig_get(r, "wild", NULL), ERR_NONE);
 	cr_assert_eq(rig_counts(r).rejected, 8);
+	cr_assert_eq(rig_counts(r).malformed, 6, "and two overlaps");
 	rig_lose(r, -1, -1);
 	rig_free(r);
 	NO_LEAKS();
