@@ -96,11 +96,11 @@ struct xfa_link {
 	bool busy;  /* a REGISTER is under way */
 	bool again; /* something changed meanwhile */
 	bool stopped, adopted;
-	bool old_master; /* C1: it knows no REGISTER and takes no objects */
-	uint64_t term;	 /* the master's, from its last answer */
-	uint32_t failed;
-	uint64_t sent_ns; /* the last REGISTER */
-	struct why why;	  /* the last failure; cleared by an answer */
+	bool old_master;	/* C1: it knows no REGISTER and takes no objects */
+	uint64_t term;		/* the master's, from its last answer */
+	uint32_t failed, asked; /* in a row: failures, answers that say not adopted */
+	uint64_t sent_ns;	/* the last REGISTER */
+	struct why why;		/* the last failure; cleared by an answer */
 };
 
 enum err xfa_link_open(struct xfa *x, struct why *why) MUST_CHECK;

@@ -15,6 +15,7 @@
 
 #define DEADLINE_NS	  (5 * NS_PER_S)
 #define DOUBT_NS	  (500 * NS_PER_MS)
+#define NOT_ADOPTED_MS	  10 /* doubled with each such answer */
 #define NOT_ADOPTED_NS	  (1 * NS_PER_S)
 #define BACKOFF_MIN_MS	  100
 #define BACKOFF_SHIFT_MAX 4 /* 1.6 s */
@@ -114,8 +115,11 @@ static void answered(struct xfa *x, const struct msg_register_rep *m)
 	else
 		l->adopted = false;
 	l->term = m->term;
+	l->asked = m->adopted ? 0 : MIN_OF(l->asked + 1, 7u);
+	/* merging what it has takes the master milliseconds when there is little */
 	in_ns(x, m->adopted ? x->register_ms * NS_PER_MS
-			    : MIN_OF(NOT_ADOPTED_NS, x->register_ms * NS_PER_MS));
+			    : MIN_OF(((uint64_t)NOT_ADOPTED_MS << l->asked) * NS_PER_MS,
+				     MIN_OF(NOT_ADOPTED_NS, x->register_ms * NS_PER_MS)));
 	if (m->adopted)
 		xfa_asks_kick(x);
 }
