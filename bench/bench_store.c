@@ -139,12 +139,12 @@ static double get_1m(const char *row, uint32_t verify)
 		bed_run(&w->bed, &get, &cpu); /* the pool's pages are mapped now */
 		w->big_there = true;
 	}
-	double begin = bed_now();
+	double s = 0;
 	for (int i = 0; i < BIG_N / SET_MIB; i++) {
-		bed_run(&w->bed, &get, &cpu);
+		s += SET_MIB / bed_run(&w->bed, &get, &cpu);
 		all = cpu;
 	}
-	double v = (double)BIG_N * MIB / (bed_now() - begin);
+	double v = (double)BIG_N * MIB / s;
 	if (memcmp(w->a, w->b, (size_t)SET_MIB * MIB) != 0)
 		bed_die(row, "other bytes");
 	say(row, &all, 1, "an object");
@@ -265,12 +265,12 @@ static double s_exists(void *arg)
 	small_there(w);
 	if (!w->of_probe[0].ask)
 		bed_bytes(&w->bed, &x, w->of_probe);
-	double begin = bed_now();
+	double s = 0;
 	for (int i = 0; i < PROBES / SMALL_N; i++) {
-		bed_run(&w->bed, &x, &cpu);
+		s += SMALL_N / bed_run(&w->bed, &x, &cpu);
 		all = cpu;
 	}
-	double v = PROBES / (bed_now() - begin);
+	double v = PROBES / s;
 	say("store.exists_b128", &all, 1, "a key");
 	return v;
 }

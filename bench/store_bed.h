@@ -59,7 +59,7 @@ struct bed_cpu {
 	double client, master, agent;
 };
 
-/* Items a second. Every item must succeed. */
+/* Items a second, n at most 32,768. Every item must succeed. */
 double bed_run(struct bed *b, const struct bed_work *w, struct bed_cpu *cpu);
 /* Bytes of the pool that are given out. */
 uint64_t bed_used(struct bed *b);

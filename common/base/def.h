@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few macros every file uses. No types of its own, no code.
+ * The few macros every file uses.
  */
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MUST_CHECK	  __attribute__((warn_unused_result))
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
@@ -31,6 +32,17 @@ static inline void auto_free_(void *p)
 		(p) = NULL;             \
 		taken_;                 \
 	})
+
+/*
+ * calloc(1, n) for what is made and freed all the time: this C library's calloc does not look into the
+ * thread's own lists (twice the time for small ones). The barrier keeps compilers from making it one again.
+ */
+static inline void *new_zeroed(size_t n)
+{
+	void *p = malloc(n);
+	__asm__("" : "+r"(p));
+	return p ? memset(p, 0, n) : NULL;
+}
 
 /* A borrowed run of bytes; p may be NULL only when n is 0. */
 struct bytes {

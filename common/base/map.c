@@ -74,6 +74,9 @@ static void grow(struct map *m)
 		return;
 	struct map_node **low = bucket_at(m, b - full), **high = bucket_at(m, b);
 	m->n_buckets++;
+	/* what the splits after this one read */
+	if (b - full + 2 < full)
+		__builtin_prefetch(*bucket_at(m, b - full + 2));
 	while (*low) {
 		struct map_node *n = *low;
 		if ((n->hash & (2 * full - 1)) != b) {
@@ -116,6 +119,26 @@ struct map_node *map_find(const struct map *m, uint64_t hash, map_eq eq, const v
 		return NULL;
 	struct map_node *n = *bucket_at(m, bucket_of(m, hash));
 	while (n && !(n->hash == hash && eq(n, key)))
+		n = n->next;
+	return n;
+}
+
+void map_warm_bucket(const struct map *m, uint64_t hash)
+{
+	if (m->n > 0)
+		__builtin_prefetch(bucket_at(m, bucket_of(m, hash)));
+}
+
+void map_warm_node(const struct map *m, uint64_t hash)
+{
+	if (m->n > 0)
+		__builtin_prefetch(*bucket_at(m, bucket_of(m, hash)));
+}
+
+struct map_node *map_peek(const struct map *m, uint64_t hash)
+{
+	struct map_node *n = m->n > 0 ? *bucket_at(m, bucket_of(m, hash)) : NULL;
+	while (n && n->hash != hash)
 		n = n->next;
 	return n;
 }

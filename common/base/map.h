@@ -37,6 +37,14 @@ void map_init(struct map *m, size_t limit);
 void map_fini(struct map *m);
 /* NULL when there is none. */
 struct map_node *map_find(const struct map *m, uint64_t hash, map_eq eq, const void *key);
+/*
+ * Hints to the memory that a map_find of this hash is near, for callers with many of them: first where its
+ * bucket is, then, some work later, the first entry in it. map_peek: an entry of this hash, by which the
+ * caller may go on to what the entry points to; its key may be another one.
+ */
+void map_warm_bucket(const struct map *m, uint64_t hash);
+void map_warm_node(const struct map *m, uint64_t hash);
+struct map_node *map_peek(const struct map *m, uint64_t hash);
 /* Does not look for an equal key: map_find first. ERR_BUSY at the limit, ERR_NO_MEMORY. */
 enum err map_insert(struct map *m, struct map_node *n, uint64_t hash) MUST_CHECK;
 /* n must be in m (asserted). */

@@ -63,6 +63,7 @@ static void run_due(struct loop *l)
 void loop_turn(struct loop *l)
 {
 	l->in_timers = true;
+	l->recent_left = 0;
 	__atomic_store_n(&l->turns, l->turns + 1, __ATOMIC_RELAXED);
 	l->worked |= inbox_drain(&l->inbox) > 0;
 	run_due(l);

@@ -10,6 +10,8 @@
 #include <sys/random.h>
 #include <uv.h>
 
+enum { RECENT_USES = 16 };
+
 struct loop_uv {
 	uv_loop_t uv;
 	uv_async_t async;
@@ -85,6 +87,7 @@ enum err loop_open(struct loop *l)
 	d->async.data = d->timer.data = d;
 	d->loop = l;
 	loop_init(l, &driver, d, &clock_real);
+	l->recent_uses = RECENT_USES;
 	return ERR_NONE;
 
 fail_loop:
@@ -126,6 +129,7 @@ static bool may_poll(struct loop_uv *d)
 /* One pass, which waits in the kernel once polling pays no more. */
 static void wait_pass(struct loop_uv *d)
 {
+	d->loop->recent_left = 0;
 	if (!may_poll(d)) {
 		d->spin_end_ns = 0;
 		uv_run(&d->uv, UV_RUN_ONCE);

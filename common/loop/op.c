@@ -32,7 +32,7 @@ static const struct op_step *step_of(const struct op *op)
 
 static void note(struct op *op, int state)
 {
-	uint64_t us = (loop_now_ns(op->loop) - op->start_ns) / 1000;
+	uint64_t us = (loop_recent_ns(op->loop) - op->start_ns) / 1000;
 	op->trace[op->moves++ % OP_TRACE_N] = (struct op_move){
 		.at_us = (uint32_t)MIN_OF(us, (uint64_t)UINT32_MAX),
 		.state = (int8_t)state,
@@ -146,7 +146,7 @@ enum err op_start(struct op *op)
 		list_push_back(&op->set->ops, &op->node);
 	}
 	op->id = ++op->loop->last_op_id;
-	op->start_ns = loop_now_ns(op->loop);
+	op->start_ns = loop_recent_ns(op->loop);
 	note(op, 0);
 	if (op->deadline_ns != UINT64_MAX)
 		timer_start(op->loop, &op->timer, op->deadline_ns, on_deadline);

@@ -37,6 +37,8 @@
 #pragma once
 
 #include "base/buf.h"
+#include <string.h>
+
 #include "base/list.h"
 #include "loop/loop.h"
 
@@ -85,8 +87,7 @@ struct op {
 	/* for steps to read */
 	uint64_t id; /* unique in its loop; in logs: op= */
 	int state;
-	enum err err; /* the first one */
-	struct why why;
+	enum err err; /* the first one; its reason: why, below */
 	bool cancelled, timed_out;
 	/* for steps to set: the peer that this step waits for, in the deadline's text (T7); borrowed,
 	 * forgotten at the next move */
@@ -98,8 +99,17 @@ struct op {
 	struct timer timer;
 	struct post post;
 	struct list node;
+	/* large, and read only as far as they were written: see op_clear */
 	struct op_move trace[OP_TRACE_N];
+	struct why why; /* for steps to read */
 };
+
+/* For an op in memory that was not zeroed: zeroes what has to be, a third of it. */
+static inline void op_clear(struct op *op)
+{
+	memset(op, 0, offsetof(struct op, trace));
+	op->why.err = ERR_NONE;
+}
 
 /* A section of pointers to all tables in the program, for op_tables(). */
 #define OP_TABLE(var, text, rows)                                                \

@@ -31,9 +31,11 @@ void closed_fini(struct closed *c)
 	*c = (struct closed){ 0 };
 }
 
+/* Versions come in runs: eight of one share a cache line. */
 static uint32_t home(const struct closed *c, uint64_t version)
 {
-	return (uint32_t)(version * 0x9e3779b97f4a7c15ull >> 32) & c->mask;
+	uint64_t h = (version >> 3) * 0x9e3779b97f4a7c15ull >> 32;
+	return (uint32_t)(h << 3 | (version & 7)) & c->mask;
 }
 
 /* Where the version stands in the table, or the empty place where it would. */
@@ -97,13 +99,15 @@ void closed_add(struct closed *c, uint64_t version)
 	uint32_t i = find_confirmed(c, version);
 	if (i < c->n_confirmed)
 		drop_confirmed(c, i);
-	if (closed_has(c, version))
+	uint32_t to = place(c, version); /* before the fifo has it */
+	if (c->table[to] != 0)
 		return;
-	if (c->n == c->limit)
-		drop_oldest(c);
+	if (c->n == c->limit) {
+		drop_oldest(c); /* what stands behind it moves */
+		to = place(c, version);
+	}
 	uint32_t at = (c->first + c->n) % c->limit;
 	c->n++;
-	uint32_t to = place(c, version); /* before the fifo has it */
 	c->fifo[at] = version;
 	c->table[to] = at + 1;
 }

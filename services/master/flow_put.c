@@ -45,9 +45,21 @@ static enum err put_decode(struct mst_batch *b, struct dec *d, size_t *n)
 	return e;
 }
 
+static void put_warm(const struct mst_batch *b, struct mind *mind, size_t from)
+{
+	const struct put_msg *p = b->msg;
+	struct bytes keys[MIND_WARM];
+	size_t n = MIN_OF(p->q.items.n - from, (size_t)MIND_WARM);
+	for (size_t i = 0; i < n; i++)
+		keys[i] = p->q.items.p[from + i].key;
+	mind_warm(mind, p->who.tenant, keys, n);
+}
+
 static void put_begin(struct mst_batch *b, struct mind *mind, size_t i)
 {
 	struct put_msg *p = b->msg;
+	if (i % MIND_WARM == 0)
+		put_warm(b, mind, i);
 	mind_put_start(mind, &p->who, &p->q.items.p[i], mst_batch_item(b, i));
 }
 

@@ -161,7 +161,11 @@ void mst_ask_results(struct mst_ask *a, struct msg_result *res, size_t n)
 enum err mst_look(struct mst_ask *a, const struct msg_keys_req *q, size_t i, uint32_t lease_ms,
 		  struct mind_object *o, struct why *why)
 {
-	*why = (struct why){ 0 };
+	why->err = ERR_NONE;
+	why->text[0] = '\0';
+	if (i % MIND_WARM == 0)
+		mind_warm(a->mind, mst_tenant(a->req), q->keys.p + i,
+			  MIN_OF(q->keys.n - i, (size_t)MIND_WARM));
 	enum err e = mind_lookup(a->mind, mst_tenant(a->req), q->keys.p[i], lease_ms, q->format,
 				 o, why);
 	return e == ERR_RECOVERING && q->recovering_as_miss ? ERR_NOT_FOUND : e;

@@ -39,20 +39,42 @@ struct obj *obj_find(const struct mind *m, uint16_t tenant, struct bytes key)
 	return n ? container_of(n, struct obj, node) : NULL;
 }
 
+void mind_warm(struct mind *m, struct bytes tenant, const struct bytes *keys, size_t n)
+{
+	uint16_t t = tenant_of(m, tenant, false);
+	uint64_t hash[MIND_WARM];
+	if (t == TENANTS_MAX)
+		return;
+	n = MIN_OF(n, (size_t)MIND_WARM);
+	for (size_t i = 0; i < n; i++) {
+		hash[i] = hash_of(m, t, keys[i]);
+		map_warm_bucket(&m->objs, hash[i]);
+	}
+	for (size_t i = 0; i < n; i++)
+		map_warm_node(&m->objs, hash[i]);
+	for (size_t i = 0; i < n; i++) {
+		struct map_node *o = map_peek(&m->objs, hash[i]);
+		if (o)
+			__builtin_prefetch(container_of(o, struct obj, node)->copies);
+	}
+}
+
 enum err obj_merge(struct mind *m, uint16_t tenant, struct bytes key, struct obj **out)
 {
-	struct obj *o = obj_find(m, tenant, key);
-	if (o) {
-		*out = o;
+	const struct obj_name k = { tenant, key };
+	uint64_t hash = hash_of(m, tenant, key);
+	struct map_node *n = map_find(&m->objs, hash, obj_eq, &k);
+	if (n) {
+		*out = container_of(n, struct obj, node);
 		return ERR_NONE;
 	}
-	o = calloc(1, MAX_OF(obj_bytes(key.n), sizeof(*o)));
+	struct obj *o = new_zeroed(MAX_OF(obj_bytes(key.n), sizeof(*o)));
 	if (!o)
 		return ERR_NO_MEMORY;
 	o->tenant = tenant;
 	o->key_n = (uint16_t)key.n;
 	memcpy(o->key, key.p, key.n);
-	if (map_insert(&m->objs, &o->node, hash_of(m, tenant, key)) != ERR_NONE) {
+	if (map_insert(&m->objs, &o->node, hash) != ERR_NONE) {
 		free(o);
 		return ERR_NO_MEMORY;
 	}
@@ -82,7 +104,7 @@ struct work *work_get(struct mind *m, struct obj *o)
 {
 	if (o->work)
 		return o->work;
-	struct work *w = calloc(1, sizeof(*w));
+	struct work *w = new_zeroed(sizeof(*w));
 	if (!w)
 		return NULL;
 	w->obj = o;
@@ -159,7 +181,7 @@ void opts_free(struct mind *m, struct opts *o)
 struct copy *copy_new(struct mind *m, struct obj *o, struct holder *h, uint32_t slot,
 		      size_t n_ranges)
 {
-	struct copy *c = calloc(1, copy_bytes(n_ranges));
+	struct copy *c = new_zeroed(copy_bytes(n_ranges));
 	if (!c)
 		return NULL;
 	c->obj = o;
@@ -395,13 +417,14 @@ void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
 	      struct mind_object *out)
 {
 	struct extent *ext = m->shown;
-	*out = (struct mind_object){ .key = obj_key(o),
-				     .version = best->version,
-				     .size = best->size,
-				     .sum = best->sum,
-				     .opts = best->opts ? &best->opts->m : NULL,
-				     .leased = obj_leased(m, o),
-				     .idle_ns = m->now - used_at_ns(m, o) };
+	out->key = obj_key(o);
+	out->version = best->version;
+	out->size = best->size;
+	out->sum = best->sum;
+	out->opts = best->opts ? &best->opts->m : NULL;
+	out->leased = obj_leased(m, o);
+	out->idle_ns = m->now - used_at_ns(m, o);
+	out->n_replicas = 0; /* the replicas behind it are not zeroed: 640 bytes a lookup */
 	/* those that answer first, suspects last */
 	for (int suspect = 0; suspect < 2; suspect++)
 		for (const struct copy *c = o->copies; c; c = c->next) {

@@ -444,7 +444,7 @@ static bool attempt_insert(struct mind *m, struct attempt *a)
 static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client *client,
 				   const struct msg_put_item *it, const struct place *at)
 {
-	struct attempt *a = calloc(1, sizeof(*a) + at->n * sizeof(struct range));
+	struct attempt *a = malloc(sizeof(*a) + at->n * sizeof(struct range));
 	if (!a)
 		return NULL;
 	*a = (struct attempt){ .client = client,

@@ -469,7 +469,7 @@ static enum err publish(struct mind *m, struct holder *h, const struct msg_publi
 static void publish_wait(struct mind *m, struct holder *h, const struct mind_under *u,
 			 const struct msg_publish_item *it, struct mind_call *c, struct obj *o)
 {
-	struct pub *p = calloc(1, sizeof(*p));
+	struct pub *p = malloc(sizeof(*p));
 	if (!p || (o && !work_get(m, o))) {
 		free(p);
 		call_end(m, c, ERR_NO_MEMORY);

@@ -72,6 +72,7 @@ static void on_end(struct post *p)
 	void *arg = s->closed_arg;
 	pool_free(s->pool);
 	free(s->revokes);
+	free(s->spare);
 	free(s);
 	if (closed)
 		closed(arg);
@@ -174,7 +175,7 @@ enum err stc_call_new(enum stc_kind kind, uint32_t n, struct stc_call **out)
 		return ERR_INVALID_PARAMS;
 	struct stc_call *c = calloc(1, sizeof(*c));
 	struct stc_item *items = calloc(n, sizeof(*items));
-	struct stc_work *w = calloc(1, sizeof(*w) + n * sizeof(w->flows[0]));
+	struct stc_work *w = malloc(sizeof(*w) + n * sizeof(w->flows[0]));
 	if (!c || !items || !w) {
 		free(c);
 		free(items);
@@ -185,12 +186,15 @@ enum err stc_call_new(enum stc_kind kind, uint32_t n, struct stc_call **out)
 	c->n = n;
 	c->items = items;
 	c->work = w;
+	memset(w, 0, sizeof(*w));
 	w->c = c;
 	w->flush.fn = on_flush;
 	w->end.fn = on_work_end;
 	for (size_t q = 0; q < Q_N; q++)
 		list_init(&w->want[q]);
 	for (uint32_t i = 0; i < n; i++) {
+		memset(&w->flows[i], 0, offsetof(struct stc_flow, op));
+		op_clear(&w->flows[i].op);
 		w->flows[i].w = w;
 		w->flows[i].it = &items[i];
 		items[i].flow = &w->flows[i];
@@ -258,15 +262,13 @@ enum err stc_start(struct stc *s, struct stc_call *c)
 	w->started = true;
 	w->left = c->n;
 	for (uint32_t i = 0; i < c->n; i++) {
-		struct stc_flow *f = &w->flows[i];
-		f->op = (struct op){
-			.table = table_of(c->kind),
-			.loop = s->o.loop,
-			.deadline_ns = c->deadline_ns,
-			.done_inline = true,
-			.done = on_flow_done,
-		};
-		enum err e = op_start(&f->op);
+		struct op *op = &w->flows[i].op;
+		op->table = table_of(c->kind);
+		op->loop = s->o.loop;
+		op->deadline_ns = c->deadline_ns;
+		op->done_inline = true;
+		op->done = on_flow_done;
+		enum err e = op_start(op);
 		assert(e == ERR_NONE);
 		(void)e;
 	}

@@ -75,11 +75,13 @@ static enum err place_extents(struct stc_copy *c, const struct msg_extent *v, si
 
 static enum err copy_new(struct stc_flow *f, uint64_t size)
 {
-	struct stc_copy *c = calloc(1, sizeof(*c));
+	struct stc *s = f->w->s;
+	struct stc_copy *c = s->spare ? TAKE(s->spare) : malloc(sizeof(*c));
 	if (!c) {
 		flow_note(f, ERR_NO_MEMORY, 0, "", "copy", "no memory for a copy");
 		return ERR_NO_MEMORY;
 	}
+	memset(c, 0, offsetof(struct stc_copy, stored));
 	c->f = f;
 	c->map = f->pool->map;
 	c->size = size;
@@ -212,7 +214,8 @@ void copy_end(struct stc_flow *f)
 	}
 	sum_stream_free(c->stream);
 	free(c->vector);
-	free(c);
+	free(f->w->s->spare);
+	f->w->s->spare = c;
 	f->copy = NULL;
 }
 

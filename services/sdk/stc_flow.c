@@ -226,7 +226,7 @@ static void on_tick(struct timer *t)
 void flow_hold(struct stc_flow *f, uint64_t every_ms)
 {
 	struct stc *s = f->w->s;
-	uint64_t now = loop_now_ns(s->o.loop);
+	uint64_t now = loop_recent_ns(s->o.loop);
 	f->lease_ns = every_ms * 1000000;
 	f->renew_ns = now + f->lease_ns;
 	if (!list_linked(&f->held))

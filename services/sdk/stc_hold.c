@@ -2,6 +2,8 @@
 /* Holders: their connections, made by need, and their pools, mapped by need on a worker. */
 #include "stc_priv.h"
 
+#include "base/sum.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -76,11 +78,9 @@ static enum err holder_new(struct stc *s, const struct msg_place *p, uint64_t ha
 
 static uint64_t hash_addrs(const struct msg_place *p)
 {
-	uint64_t h = 14695981039346656037ull;
+	uint64_t h = p->addrs.n;
 	for (size_t i = 0; i < p->addrs.n; i++)
-		for (size_t k = 0; k <= p->addrs.p[i].n; k++)
-			h = (h ^ (k < p->addrs.p[i].n ? p->addrs.p[i].p[k] : 0u)) *
-			    1099511628211ull;
+		h = h * 0x9e3779b97f4a7c15u + sum64(p->addrs.p[i].p, p->addrs.p[i].n);
 	return h;
 }
 

@@ -111,11 +111,9 @@ struct stc_copy {
 	struct shmpool *map;
 	/* set by copy_begin_*: fixed while a step runs */
 	bool write;
-	struct stc_buf stored[OBJ_EXTENTS_MAX]; /* the extents' addresses */
 	uint32_t n_stored;
 	uint64_t size, total, half; /* of the object; to be moved; fault point */
 	struct pool_lane *lane;	    /* write */
-	struct extent extents[OBJ_EXTENTS_MAX];
 	uint32_t n_extents;
 	uint64_t pool_epoch, version;  /* write */
 	uint32_t slot;		       /* read */
@@ -132,10 +130,12 @@ struct stc_copy {
 	uint64_t sum;	  /* write: result */
 	/* set by the loop, read by the worker between pieces */
 	bool stop;
+	/* the first n_stored, n_extents of them; not zeroed */
+	struct stc_buf stored[OBJ_EXTENTS_MAX]; /* the extents' addresses */
+	struct extent extents[OBJ_EXTENTS_MAX];
 };
 
 struct stc_flow {
-	struct op op;
 	struct stc_work *w;
 	struct stc_item *it;
 	struct list node; /* w->want[], s->ready, pool->waiting; or none */
@@ -170,6 +170,7 @@ struct stc_flow {
 	struct stc_pool *pool;
 	struct stc_copy *copy;
 	uint64_t sum;
+	struct op op; /* last: not all of it is zeroed */
 };
 
 struct stc_work {
@@ -211,6 +212,7 @@ struct stc {
 	struct post kick, revoke, sent, end;
 	bool kick_due, revoke_due, sent_due, end_due, learn_sent;
 	struct timer tick;
+	struct stc_copy *spare; /* one that is not in use: most are over at once; NULL: none */
 	/* attempts to be revoked */
 	struct msg_attempt *revokes;
 	uint32_t n_revokes, cap_revokes;

@@ -127,10 +127,10 @@ struct xfa_wait {
 	void (*done)(struct xfa_wait *w); /* later, once; w is free then */
 	enum err err;
 	uint32_t retry_ms;
-	struct why why;
 	/* private */
 	struct list node;
-	void *on; /* struct question */
+	void *on;	/* struct question */
+	struct why why; /* why.text: only as far as why.err says so */
 };
 
 struct xfa_asks { /* one kind */

@@ -357,9 +357,10 @@ enum err xfa_ask(struct xfa *x, enum xfa_ask_kind k, uint32_t shard, const struc
 		w->on = q;
 		return ERR_NONE;
 	}
-	q = calloc(1, sizeof(*q));
+	q = malloc(sizeof(*q));
 	if (!q)
 		return ERR_NO_MEMORY;
+	memset(q, 0, offsetof(struct question, why.text));
 	q->slot = *s;
 	q->shard = shard;
 	enum err e = map_insert(&a->by_version, &q->node, hash);

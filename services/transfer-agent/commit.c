@@ -34,12 +34,12 @@ enum { COMMIT_OPEN, COMMIT_SETTLE, COMMIT_REPLY, COMMIT_N };
 struct commit;
 
 struct item {
-	struct xfa_wait wait; /* for PUBLISH or CONFIRM */
 	struct commit *of;
 	bool waits, here, confirmed; /* here: the slot is COMMITTED */
 	enum err err;
 	uint32_t retry_ms;
-	char *text; /* of an error; owned */
+	char *text;	      /* of an error; owned */
+	struct xfa_wait wait; /* for PUBLISH or CONFIRM; last: its text is not zeroed */
 };
 
 struct commit {
@@ -113,7 +113,9 @@ static void on_word(struct xfa_wait *w)
 static void ask(struct item *it, enum xfa_ask_kind kind, uint32_t shard,
 		const struct hold_slot *s)
 {
-	it->wait = (struct xfa_wait){ .done = on_word };
+	memset(&it->wait, 0, offsetof(struct xfa_wait, why));
+	it->wait.why.err = ERR_NONE;
+	it->wait.done = on_word;
 	enum err e = xfa_ask(it->of->x, kind, shard, s, &it->wait);
 	it->waits = e == ERR_NONE;
 	if (e == ERR_BUSY)
@@ -311,7 +313,7 @@ static void commit_gone(struct rpc_req *r)
 static enum err begin(struct xfa *x, struct rpc_req *r, struct arena *arena,
 		      const struct msg_commit_req *m, struct why *why)
 {
-	struct commit *c = calloc(1, sizeof(*c) + m->items.n * sizeof(c->items[0]));
+	struct commit *c = malloc(sizeof(*c) + m->items.n * sizeof(c->items[0]));
 	enum err e = c ? rpc_park(r) : ERR_NO_MEMORY;
 	if (e) {
 		free(c);
@@ -319,12 +321,15 @@ static enum err begin(struct xfa *x, struct rpc_req *r, struct arena *arena,
 	}
 	uint64_t now = loop_now_ns(x->svc.loop);
 	uint64_t left = r->deadline_ns - MIN_OF(now, r->deadline_ns);
+	memset(c, 0, sizeof(*c));
 	c->x = x;
 	c->req = r;
 	c->arena = *arena;
 	c->msg = *m;
-	for (size_t i = 0; i < m->items.n; i++)
+	for (size_t i = 0; i < m->items.n; i++) {
+		memset(&c->items[i], 0, offsetof(struct item, wait.why.text));
 		c->items[i].of = c;
+	}
 	c->op = (struct op){ .table = &commit_table,
 			     .loop = x->svc.loop,
 			     .set = &x->svc.ops,

@@ -60,6 +60,29 @@ Test(map, empty, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* Hints change nothing; what is peeked at has the hash. */
+Test(map, warm_and_peek, .timeout = 5)
+{
+	struct map m;
+	static struct entry e[500];
+	map_init(&m, 1000);
+	map_warm_bucket(&m, 7);
+	map_warm_node(&m, 7);
+	cr_expect_null(map_peek(&m, 7));
+	for (uint64_t i = 0; i < ARRAY_LEN(e); i++) {
+		e[i] = (struct entry){ .key = i };
+		put(&m, &e[i]);
+	}
+	for (uint64_t i = 0; i < 2 * ARRAY_LEN(e); i++) {
+		map_warm_bucket(&m, hash_of(i));
+		map_warm_node(&m, hash_of(i));
+		cr_expect_eq(map_peek(&m, hash_of(i)), i < ARRAY_LEN(e) ? &e[i].node : NULL);
+	}
+	map_check(&m);
+	map_fini(&m);
+	NO_LEAKS();
+}
+
 /* I1 */
 Test(map, limit, .timeout = 5)
 {

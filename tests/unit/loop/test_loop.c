@@ -202,6 +202,36 @@ Test(loop_uv, timers_stop_and_run_again, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* Never ahead of the clock, never back, and new with a turn. */
+Test(loop_uv, recent_time, .timeout = 10)
+{
+	struct loop l;
+	cr_assert_eq(loop_open(&l), ERR_NONE);
+	uint64_t last = 0;
+	for (unsigned i = 0; i < 1000; i++) {
+		uint64_t recent = loop_recent_ns(&l);
+		cr_assert(recent >= last && recent <= loop_now_ns(&l));
+		last = recent;
+	}
+	uint64_t before = loop_now_ns(&l);
+	loop_run_once(&l, false);
+	loop_recent_ns(&l);
+	for (unsigned i = 0; i < 20; i++) /* as many uses as a reading lasts, and more */
+		last = loop_recent_ns(&l);
+	cr_expect_geq(last, before);
+	loop_close(&l);
+	NO_LEAKS();
+}
+
+Test(loop_fake, recent_time_is_the_time, .timeout = 5)
+{
+	struct fake_loop f;
+	fake_open(&f, false);
+	for (unsigned i = 0; i < 40; i++, f.now_ns += 7)
+		cr_assert_eq(loop_recent_ns(&f.l), f.now_ns);
+	fake_close(&f);
+}
+
 Test(loop_uv, random_bytes, .timeout = 5)
 {
 	struct loop l;

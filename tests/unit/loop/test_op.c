@@ -115,6 +115,33 @@ Test(op, runs_to_the_end_and_done_comes_later, .timeout = 5)
 	NO_LEAKS();
 }
 
+/* Memory of anything, cleared: as if it had been zeroed. */
+Test(op, cleared, .timeout = 5)
+{
+	struct fake_loop f;
+	struct req r;
+	fake_open(&f, false);
+	const struct req as_made = make(&f, A_REPLY);
+	memset(&r, 0xa5, sizeof(r));
+	struct op *op = &r.op;
+	op_clear(op);
+	cr_expect_eq(op->err, ERR_NONE);
+	cr_expect_eq(op->why.err, ERR_NONE);
+	const struct op cleared = *op, zero = { 0 };
+	cr_expect_eq(memcmp(&cleared, &zero, offsetof(struct op, trace)), 0);
+	r = as_made;
+	op_clear(op);
+	op->table = as_made.op.table;
+	op->loop = as_made.op.loop;
+	op->deadline_ns = UINT64_MAX;
+	op->done = as_made.op.done;
+	op->done_inline = true;
+	cr_assert_eq(op_start(op), ERR_NONE);
+	cr_expect_eq(r.dones, 1);
+	fake_close(&f);
+	NO_LEAKS();
+}
+
 Test(op, done_inline, .timeout = 5)
 {
 	struct fake_loop f;

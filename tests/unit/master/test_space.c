@@ -53,6 +53,30 @@ static enum err use(struct rig *r, const char *key, uint32_t lease_ms, uint64_t 
 	return e;
 }
 
+/* A hint: of keys that are there, and not, and of tenants that nobody knows; as many as one likes. */
+Test(space, warmed_keys_are_as_they_were, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct bytes keys[MIND_WARM + 4];
+	char text[MIND_WARM + 4][8];
+	mind_warm(r->m, BYTES_STR("t"), keys, 0);
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		snprintf(text[i], sizeof(text[i]), "k%zu", i);
+		keys[i] = BYTES_STR(text[i]);
+		if (i % 2)
+			cr_assert_eq(put(r, text[i], 4096), ERR_NONE);
+	}
+	struct mind_counts was = rig_counts(r);
+	mind_warm(r->m, BYTES_STR("t"), keys, ARRAY_LEN(keys));
+	mind_warm(r->m, BYTES_STR("nobody"), keys, ARRAY_LEN(keys));
+	struct mind_counts is = rig_counts(r);
+	cr_assert_eq(memcmp(&was, &is, sizeof(was)), 0);
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		cr_assert_eq(use(r, text[i], 0, NULL), i % 2 ? ERR_NONE : ERR_NOT_FOUND);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* ---- leases ---- */
 
 Test(space, a_removed_object_vanishes_at_once_and_its_space_later, .timeout = 10)
