@@ -55,6 +55,8 @@ struct mind_limits {
 	size_t n_quotas;
 #ifdef POMELO_PLANT
 	uint32_t mind_break; /* enum mind_break: rules left out, for the checker to find */
+	const char
+		*unknown_key; /* MIND_BREAK_UNKNOWN: of the first tenant; borrowed for life */
 #endif
 };
 
@@ -208,8 +210,8 @@ void mind_publish(struct mind *m, uint32_t holder, const struct mind_under *u,
 /* CONFIRM: is an attempt of this version open at that holder? */
 bool mind_open_attempt(const struct mind *m, uint32_t holder, const struct mind_under *u,
 		       uint64_t version);
-/* REPORT: a range in quarantine is free now. ERR_RECOVERING: the inventory is still being read, report
- * it again; STALE_TERM, STALE_EPOCH: the next inventory says it. */
+/* REPORT: a range in quarantine is free now. ERR_RECOVERING: the inventory is still being read, or
+ * FENCE's answer, that it is in quarantine, is under way: report it again; STALE_TERM, STALE_EPOCH: the next inventory says it. */
 enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_under *u,
 			 uint64_t version);
 /* REPORT: the holder retired this slot itself. */
@@ -345,10 +347,10 @@ enum mind_break {
 	MIND_BREAK_TERM = 1 << 5,	 /* V4: a request's term is not looked at */
 	MIND_BREAK_MARK = 1 << 6,	 /* V6: an unmarked entry is served at once */
 	MIND_BREAK_UNMERGED = 1 << 7,	 /* V8: unmerged holders hold up nothing */
-	MIND_BREAK_EPOCH_BEAT = 1 << 8,	 /* V10: a new epoch in a beat is ignored */
-	MIND_BREAK_FLOOR = 1 << 9,	 /* V11: a barred version is published */
+	MIND_BREAK_EPOCH_BEAT = 1 << 8,	 /* V10: a new epoch that a holder tells is ignored */
+	MIND_BREAK_FLOOR = 1 << 9,	 /* V11: a barred version counts as superseded */
 	MIND_BREAK_MERGE_TOMB =
-		1 << 10, /* V14: tombstones only for those that return from away */
+		1 << 10, /* V11, V14: only those that return in this term are barred anything */
 	MIND_BREAK_NOT_FOUND = 1 << 11, /* V12: NOT_FOUND while a key's versions wait for T2 */
 	MIND_BREAK_UNKNOWN = 1 << 12,	/* V15: a PUBLISH of an unknown version is taken */
 	MIND_BREAK_UNDER = 1 << 13,	/* V9: answers of an older adoption are taken */

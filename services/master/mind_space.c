@@ -282,8 +282,9 @@ enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_unde
 		return h && u->term == m->term ? ERR_STALE_EPOCH : ERR_STALE_TERM;
 	if (!same_under(u, &h->under))
 		return ERR_STALE_EPOCH;
-	if (h->state != HOLDER_MERGED)
-		return ERR_RECOVERING;
+	const struct attempt *a = attempt_of(m, version);
+	if (h->state != HOLDER_MERGED || (a && a->holder == holder))
+		return ERR_RECOVERING; /* FENCE's answer, that the range waits, may come later */
 	mind_enter(m);
 	list_for_each_safe (it, &h->quars) {
 		struct quar *q = list_entry(it, struct quar, node);

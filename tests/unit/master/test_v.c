@@ -62,6 +62,26 @@ Test(v, v02_a_fenced_range_is_free_a_written_one_is_not, .timeout = 10)
 	NO_LEAKS();
 }
 
+Test(v, v02_a_report_that_overtakes_its_fence_is_said_again, .timeout = 10)
+{
+	struct rig *r = rig_new();
+	struct rig_put p = start(r, "a", 5000, 0);
+	const struct mind_under u = rig_under(r, 0), other = rig_under(r, 1);
+	rig_stop(r, &p);
+	mind_discard(r->m, p.p.version);
+	cr_assert_eq(rig_waiting(r, MIND_FENCE), 1);
+	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &u, p.p.version), ERR_RECOVERING);
+	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 1), &other, p.p.version), ERR_NONE);
+	rig_run(r); /* WRITING */
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 8192);
+	cr_assert_eq(mind_range_free(r->m, rig_holder(r, 0), &u, p.p.version), ERR_NONE);
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 0);
+	cr_assert_eq(rig_counts(r).bytes_used, 0);
+	mind_check(r->m);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 Test(v, v03_confirm_knows_open_attempts_alone, .timeout = 10)
 {
 	struct rig *r = rig_new();
