@@ -125,11 +125,12 @@ def model(st):
 
 
 def model_plants(st):
-    """A rule left out of the store's models, one after another: each must be found."""
+    """A rule left out of the store's models, one after another: each must be found, and nothing with it back in."""
     if setup(st, "build") and st.run(["ninja", "-C", "build", "tests/model/model"])[0] == 0:
         exe = "build/tests/model/model"
         for name in model_names(exe, "--plants"):
-            program(st, name, [exe, "--find", "-s", "300", "-f", "64", name])
+            program(st, name, [exe, "--find", "-s", "60", "-f", "64", name])
+            program(st, name + " mended", [exe, "--mended", "-s", "20", "-f", "64", name])
 
 
 def model_names(exe, which):

@@ -103,6 +103,14 @@ enum err hold_check(const struct hold *h, const struct hold_under *u)
 	return u->pool_epoch == now->pool_epoch ? ERR_NONE : ERR_STALE_EPOCH;
 }
 
+/* A command to a slot. */
+static enum err commanded(const struct hold *h, const struct hold_under *u)
+{
+	if (HOLD_BROKEN(h, HOLD_BREAK_UNDER))
+		return ERR_NONE;
+	return hold_check(h, u);
+}
+
 static enum err raise_epoch(struct hold *h, uint32_t shard, uint64_t term, uint64_t adoption,
 			    struct why *why)
 {
@@ -126,13 +134,14 @@ enum err hold_adopt(struct hold *h, uint32_t shard, uint64_t term, uint64_t adop
 		return why_set(why, ERR_INVALID_PARAMS, "adopt: shard %u (0..%u)", shard,
 			       h->p->super.n_shards - 1);
 	const struct super_under *u = &h->p->super.under[shard];
-	if (term < u->term || (term == u->term && adoption < u->adoption))
+	bool any = HOLD_BROKEN(h, HOLD_BREAK_ADOPT);
+	if (term < u->term || (term == u->term && adoption < u->adoption && !any))
 		return why_set(why, ERR_STALE_TERM,
 			       "adopt: term %llu.%llu, the pool is under %llu.%llu",
 			       (unsigned long long)term, (unsigned long long)adoption,
 			       (unsigned long long)u->term, (unsigned long long)u->adoption);
 	enum err e = ERR_NONE;
-	if (term != u->term || adoption != u->adoption)
+	if (term != u->term || adoption != u->adoption || any)
 		e = raise_epoch(h, shard, term, adoption, why);
 	if (e == ERR_NONE && h->scan_owed[shard])
 		e = hold_take_hazards(h, shard);
@@ -297,7 +306,7 @@ enum err hold_retire(struct hold *h, const struct hold_under *u, uint32_t slot,
 		     uint64_t generation, uint64_t version, enum retire_reason reason,
 		     uint64_t evict_id)
 {
-	enum err e = hold_check(h, u);
+	enum err e = commanded(h, u);
 	if (e)
 		return e;
 	if (reason == RETIRE_NONE || reason > RETIRE_CORRUPT)
@@ -316,7 +325,7 @@ enum err hold_retire(struct hold *h, const struct hold_under *u, uint32_t slot,
 enum err hold_free(struct hold *h, const struct hold_under *u, uint32_t slot,
 		   uint64_t generation)
 {
-	enum err e = hold_check(h, u);
+	enum err e = commanded(h, u);
 	if (e)
 		return e;
 	if (!slot_is(h, slot, generation, SLOT_RETIRED) || h->p->slots[slot].shard != u->shard)

@@ -35,8 +35,12 @@ struct hold_opts {
 };
 #ifdef POMELO_PLANT
 enum hold_break {
-	HOLD_BREAK_CLOSED = 1 << 0, /* V3: a closed version commits again */
-	HOLD_BREAK_HAZARD = 1 << 1, /* T6: a fence that reads no hazards */
+	HOLD_BREAK_CLOSED = 1 << 0,  /* V3: a closed version commits again */
+	HOLD_BREAK_HAZARD = 1 << 1,  /* T6: a fence that reads no hazards */
+	HOLD_BREAK_EXTENTS = 1 << 2, /* V1: hazard records without extents */
+	HOLD_BREAK_BELOW = 1 << 3,   /* V2: what leaves the ring is forgotten */
+	HOLD_BREAK_UNDER = 1 << 4,   /* V9: commands of another adoption are obeyed */
+	HOLD_BREAK_ADOPT = 1 << 5,   /* V10: every ADOPT of the term raises the epoch */
 };
 #endif
 

@@ -36,7 +36,7 @@ static void revoke(struct hold *h, uint32_t shard, uint64_t version)
 		return;
 	uint64_t *at = &s->ring[s->revoke_seq % s->ring_n];
 	uint64_t leaves = shm_get_u64(at);
-	if (leaves > s->revoked_below)
+	if (leaves > s->revoked_below && !HOLD_BROKEN(h, HOLD_BREAK_BELOW))
 		(void)shm_swap_u64(&s->revoked_below, leaves);
 	(void)shm_swap_u64(at, version);
 	(void)shm_swap_u64(&s->revoke_seq, s->revoke_seq + 1);
@@ -68,6 +68,8 @@ static void read_extents(const struct hold *h, const struct pool_lane *l, struct
 	uint32_t n = MIN_OF((uint32_t)(word >> 32), (uint32_t)OBJ_EXTENTS_MAX);
 	r->shard = (uint32_t)word;
 	r->n = 0;
+	if (HOLD_BROKEN(h, HOLD_BREAK_EXTENTS))
+		return;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct extent *from = &l->extents[i];
 		struct extent e = { .segment = shm_acquire_u32(&from->segment),

@@ -455,20 +455,21 @@ static void take_news(struct holder *h, const struct mind_news *n)
 }
 
 /* Another run of its process, or an epoch that nobody here knows. */
-static bool must_adopt(const struct holder *h, const struct mind_news *n)
+static bool must_adopt(const struct mind *m, const struct holder *h, const struct mind_news *n)
 {
 	if (h->state < HOLDER_ADOPTING)
 		return false;
 	if (memcmp(h->instance, n->instance, sizeof(h->instance)) != 0 || h->new_pool)
 		return true;
-	return h->state >= HOLDER_MERGING && n->pool_epoch != h->under.pool_epoch;
+	return h->state >= HOLDER_MERGING && n->pool_epoch != h->under.pool_epoch &&
+	       !BROKEN(m, MIND_BREAK_EPOCH_BEAT);
 }
 
 static void register_call(struct mind *m, struct holder *h, const struct mind_news *n,
 			  struct mind_register *r)
 {
 	take_news(h, n);
-	bool again = must_adopt(h, n);
+	bool again = must_adopt(m, h, n);
 	memcpy(h->instance, n->instance, sizeof(h->instance));
 	h->want_in = true;
 	h->want_away = false;

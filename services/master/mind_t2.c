@@ -259,7 +259,8 @@ static void rems_end(struct mind *m, struct obj *o, struct work *w)
 
 static enum err pub_retired(struct mind *m, struct obj *o, const struct copy *c, bool *wait)
 {
-	if (c->reason >= RETIRE_BARRED || c->reason == RETIRE_NONE)
+	bool barred = c->reason == RETIRE_BARRED && BROKEN(m, MIND_BREAK_FLOOR);
+	if ((c->reason >= RETIRE_BARRED && !barred) || c->reason == RETIRE_NONE)
 		return ERR_STALE_ATTEMPT;
 	/* the conditions of its own T2 hold again (a new master has to see to that) */
 	*wait = c->state < COPY_RETIRED || !obj_settled(m, o) ||
@@ -419,7 +420,7 @@ static enum err publish_attempt(struct mind *m, struct holder *h, struct attempt
 	struct obj *o = a->obj;
 	uint64_t bar = meta_barred(h->row, 0, tenant_name(m, o->tenant), obj_key(o));
 	bool holds = cond_holds(m, a);
-	if (a->version <= bar && !BROKEN(m, MIND_BREAK_FLOOR))
+	if (a->version <= bar)
 		return ERR_STALE_ATTEMPT; /* V11 */
 	if (!slot_vacant(m, h, it->slot, it->generation))
 		return ERR_STALE_EPOCH;
@@ -449,12 +450,36 @@ static void publish_retired(struct mind *m, struct copy *k, const struct msg_pub
 	copy_retired(m, k);
 }
 
+#ifdef POMELO_PLANT
+/* As if PUBLISH named its key and what is known nowhere were new. */
+static enum err publish_unknown(struct mind *m, struct holder *h,
+				const struct msg_publish_item *it, struct obj **out)
+{
+	struct copy *c = NULL;
+	if (!slot_vacant(m, h, it->slot, it->generation) || m->n_tenants == 0)
+		return ERR_STALE_ATTEMPT;
+	if (obj_get(m, 0, BYTES_STR(m->l.unknown_key), out) == ERR_NONE)
+		c = copy_new(m, *out, h, it->slot, 0);
+	if (!c)
+		return ERR_NO_MEMORY;
+	c->version = it->version;
+	c->generation = it->generation;
+	c->merge = h->merge;
+	copy_state(m, c, COPY_COMMITTED);
+	return ERR_NONE;
+}
+#endif
+
 static enum err publish(struct mind *m, struct holder *h, const struct msg_publish_item *it,
 			struct mind_call *c, struct obj **out)
 {
 	struct copy *k = it->slot < SLOT_MAX ? slot_at(h, it->slot) : NULL;
 	bool known = k && k->generation == it->generation && k->version == it->version;
 	struct attempt *a = known ? NULL : attempt_of(m, it->version);
+#ifdef POMELO_PLANT
+	if (!known && !a && BROKEN(m, MIND_BREAK_UNKNOWN))
+		return publish_unknown(m, h, it, out);
+#endif
 	if (!known && (!a || a->holder != h->index))
 		return why_set(&c->why, ERR_STALE_ATTEMPT, "version %llx is not open here",
 			       (unsigned long long)it->version); /* V15 */

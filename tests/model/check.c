@@ -77,7 +77,7 @@ static void lost_check(struct world *w, const struct seen *s)
 	for (uint32_t i = 0; i < w->n_versions; i++) {
 		const struct w_version *v = &w->versions[i];
 		bool there = v->holder != s->holder || !v->acked || v->began_end ||
-			     superseded(w, v) || (w->away_ever[v->holder] && w->floor_ever);
+			     superseded(w, v) || v->floored;
 		for (uint32_t k = 0; k < s->n && !there; k++)
 			there = s->committed[k] == v->version;
 		if (!there)
@@ -121,7 +121,9 @@ static void settle_step(struct world *w, unsigned turn)
 		if (!event_is_choice(ev[i]))
 			ev[k++] = ev[i];
 	if (k) {
-		world_apply(w, ev[turn % k == 0 ? 0 : turn % k]);
+		/* every other one is the oldest, and none is left out for ever */
+		size_t at = turn % 2 ? (turn * 0x9e3779b9u >> 16) % k : 0;
+		world_apply(w, ev[at]);
 		return;
 	}
 	for (unsigned i = 0; w->mind && i < W_HOLDERS; i++) {
@@ -158,10 +160,36 @@ static void deadlines(struct world *w)
 	}
 }
 
-void world_settle(struct world *w)
+static uint32_t acked(const struct world *w)
 {
-	struct w_budget none = { 0 };
-	w->left = none;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < w->n_versions; i++)
+		n += w->versions[i].acked;
+	return n;
+}
+
+/* At rest puts succeed at once, wherever they go. */
+static void fresh_puts(struct world *w)
+{
+	for (unsigned i = 0; i < 2 * W_HOLDERS; i++) {
+		unsigned c = 0;
+		while (c < W_CLIENTS && (w->clients[c].state != C_IDLE || w->clients[c].dead))
+			c++;
+		if (c == W_CLIENTS || w->n_versions == W_VERSIONS_MAX)
+			return;
+		uint32_t before = acked(w);
+		world_apply(w, EVENT(E_PUT, c * 2));
+		for (unsigned k = 0; k < 400 && w->clients[c].state != C_IDLE; k++)
+			settle_step(w, 0);
+		if (w->overflow)
+			return;
+		if (acked(w) == before)
+			world_broken(w, "T7 (f): with all faults over, a put fails");
+	}
+}
+
+static void settle_calls(struct world *w)
+{
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < 400 && !w->overflow; i++) {
 			settle_step(w, i);
@@ -176,6 +204,15 @@ void world_settle(struct world *w)
 			if (!w->versions[i].acked)
 				mind_discard(w->mind, w->versions[i].version);
 	}
+}
+
+void world_settle(struct world *w)
+{
+	struct w_budget none = { 0 };
+	w->left = none;
+	settle_calls(w);
+	if (w->broken)
+		return;
 	for (unsigned i = 0; i < 400 && !w->overflow && !calm(w); i++)
 		settle_step(w, 0);
 	if (w->overflow)
@@ -187,6 +224,8 @@ void world_settle(struct world *w)
 		world_broken(w, "T7 (f): with all faults over, something never ends");
 	else if (!same_objects(w) && !stuck_writer)
 		world_broken(w, "C3 (f): index and directories do not agree at rest");
+	else if (!stuck_writer)
+		fresh_puts(w);
 }
 
 /* ---- fingerprint ---- */
@@ -467,7 +506,8 @@ static void fold_world(struct walk *k, const struct world *w)
 		fold_version(f, v->version);
 		fold_word(f, v->key | (uint64_t)v->holder << 8 | (uint64_t)v->acked << 16 |
 				     (uint64_t)v->committed << 17 |
-				     (uint64_t)v->began_end << 18);
+				     (uint64_t)v->began_end << 18 | (uint64_t)v->decided << 19 |
+				     (uint64_t)v->floored << 20);
 	}
 	for (unsigned i = 0; i < W_KEYS; i++) {
 		fold_version(f, w->old_upto[i]);

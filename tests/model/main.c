@@ -5,6 +5,7 @@
  *
  *   model [-s SECONDS] [-m MIB] [-d DEPTH] [-w WALKS] [-r SEED] [-f EVERY] CONFIG...    ("all": each in turn)
  *   model --find CONFIG...   each must break something ("all": every planted bug)
+ *   model --mended PLANT...  the same configurations with the rule in place: nothing may break
  *   model --list | --plants | --show -w 1 CONFIG (prints a walk)
  *
  * One line a configuration: states, moves, deepest, whether all was seen. A violation prints the events
@@ -42,15 +43,16 @@ struct run {
 	unsigned deepest;
 	double seconds;
 	unsigned depth_max, settle_every;
-	bool show; /* the first walk that ends by itself, as if it had broken something */
+	unsigned
+		begun; /* events of the configuration's beginning: trace[0] to trace[begun - 1] */
+	bool show;     /* the first walk that ends by itself, as if it had broken something */
 	struct level *levels;
 	uint16_t trace[DEPTH_MAX];
 	uint64_t prints[DEPTH_MAX]; /* fingerprint after each, to see that a replay is one */
 	struct timespec begin;
 	const char *found;
 	unsigned found_depth;
-	void *start;
-	size_t start_bytes;
+	struct level bare, start; /* without the beginning, with it */
 };
 
 static double since(const struct timespec *t)
@@ -123,19 +125,19 @@ static void settle(struct run *r)
 
 static void start(struct run *r)
 {
-	if (r->start) {
-		snap_load(r->start, r->start_bytes);
+	if (r->start.snap) {
+		snap_load(r->start.snap, r->start.bytes);
 		return;
 	}
 	snap_enter();
 	r->w = world_new(r->cfg);
 	world_check(r->w);
 	snap_leave();
-	r->start_bytes = snap_bytes();
-	r->start = malloc(r->start_bytes);
-	if (!r->start)
-		abort();
-	snap_save(r->start);
+	save(&r->bare);
+	snap_enter();
+	r->begun = (unsigned)world_script(r->w, r->trace, DEPTH_MAX / 2);
+	snap_leave();
+	save(&r->start);
 }
 
 static bool violated(struct run *r, unsigned depth)
@@ -194,15 +196,15 @@ static bool level_next(struct run *r, unsigned d)
 
 static bool depth_first(struct run *r)
 {
-	unsigned d = 0;
 	start(r);
-	level_open(r, 0);
+	unsigned d = r->begun;
+	level_open(r, d);
 	for (;;) {
 		struct level *l = &r->levels[d];
 		if (r->found)
 			return false;
 		if (l->next == l->n) {
-			if (d-- == 0)
+			if (d-- == r->begun)
 				return r->cut == 0;
 			continue;
 		}
@@ -228,7 +230,7 @@ static void walk(struct run *r, uint64_t *seed)
 {
 	uint16_t ev[W_EVENTS_MAX];
 	start(r);
-	for (unsigned d = 0; d < DEPTH_MAX; d++) {
+	for (unsigned d = r->begun; d < DEPTH_MAX; d++) {
 		size_t n = world_events(r->w, ev);
 		if (n == 0)
 			break;
@@ -270,8 +272,12 @@ static void print_trace(struct run *r)
 	char text[160];
 	bool settled = false;
 	printf("%s: %s, after %u events:\n", r->cfg->name, r->found, r->found_depth);
-	start(r);
+	snap_load(r->bare.snap, r->bare.bytes);
 	for (unsigned d = 0; d < r->found_depth; d++) {
+		if (d > 0 && d == r->begun) {
+			printf("      ... and from there\n");
+			snap_load(r->start.snap, r->start.bytes);
+		}
 		world_tell(r->w, r->trace[d], text, sizeof(text));
 		printf("  %3u %s\n", d + 1, text);
 		move(r, r->trace[d]);
@@ -283,8 +289,13 @@ static void print_trace(struct run *r)
 	snap_enter();
 	world_show(r->w);
 	snap_leave();
-	if (!settled)
-		printf("      ... and a fair run from there\n");
+	if (settled || r->show)
+		return;
+	printf("      ... and a fair run from there\n");
+	settle(r);
+	snap_enter();
+	world_show(r->w);
+	snap_leave();
 }
 
 struct args {
@@ -292,12 +303,15 @@ struct args {
 	size_t mib;
 	uint64_t walks, seed;
 	unsigned depth, every;
-	bool show, find;
+	bool show, find, mended;
 };
 
-static bool check_one(const struct w_config *cfg, const struct args *a)
+static bool check_one(const struct w_config *of, const struct args *a)
 {
-	struct run r = { .cfg = cfg,
+	struct w_config cfg = *of;
+	if (a->mended)
+		cfg.plant = cfg.plant_hold = cfg.plant_here = 0;
+	struct run r = { .cfg = &cfg,
 			 .seconds = a->seconds,
 			 .depth_max = a->depth,
 			 .settle_every = a->every,
@@ -312,7 +326,7 @@ static bool check_one(const struct w_config *cfg, const struct args *a)
 		all = depth_first(&r);
 	double took = since(&r.begin);
 	printf("%-24s %11zu states %12llu moves, depth %u, %llu settled, %llu cut, %.0f s: %s\n",
-	       cfg->name, r.n, (unsigned long long)r.moves, r.deepest,
+	       cfg.name, r.n, (unsigned long long)r.moves, r.deepest,
 	       (unsigned long long)r.settled, (unsigned long long)r.cut, took,
 	       r.found	  ? "VIOLATION"
 	       : a->walks ? "walked"
@@ -325,7 +339,8 @@ static bool check_one(const struct w_config *cfg, const struct args *a)
 	for (unsigned i = 0; i < DEPTH_MAX; i++)
 		free(r.levels[i].snap);
 	free(r.levels);
-	free(r.start);
+	free(r.start.snap);
+	free(r.bare.snap);
 	return (r.found == NULL) != a->find;
 }
 
@@ -374,6 +389,10 @@ int main(int argc, char **argv)
 			a.find = true;
 			continue;
 		}
+		if (strcmp(f, "--mended") == 0) {
+			a.mended = true;
+			continue;
+		}
 		if (strcmp(f, "--show") == 0) {
 			a.show = true;
 			continue;
@@ -415,8 +434,10 @@ int main(int argc, char **argv)
 			ok &= check_one(find(argv[i]), &a);
 			continue;
 		}
-		const struct w_config *of = a.find ? plants : configs;
-		for (size_t k = 0; k < (a.find ? ARRAY_LEN(plants) : ARRAY_LEN(configs)); k++) {
+		bool planted = a.find || a.mended;
+		const struct w_config *of = planted ? plants : configs;
+		for (size_t k = 0; k < (planted ? ARRAY_LEN(plants) : ARRAY_LEN(configs));
+		     k++) {
 			snap_load(empty, bytes);
 			ok &= check_one(&of[k], &a);
 		}

@@ -75,6 +75,20 @@ static void fact(void *arg, const char *name, const char *value)
 	printf("      k%u %s: %s\n", *(unsigned *)arg, name, value);
 }
 
+static void show_holder(struct world *w, unsigned i)
+{
+	struct mind_holder m;
+	if (!w->holders[i].up || !mind_holder(w->mind, i, &m))
+		return;
+	unsigned at = (unsigned)(m.id[1] - '0');
+	struct hold_under u = hold_under(w->holders[at].hold, 0);
+	printf("      %s: %s%s, term %llu.%llu epoch %llu; its own %llu.%llu epoch %llu\n",
+	       m.id, m.away ? "away" : "in", m.merged ? ", merged" : "",
+	       (unsigned long long)m.under.term, (unsigned long long)m.under.adoption,
+	       (unsigned long long)m.under.pool_epoch, (unsigned long long)u.term,
+	       (unsigned long long)u.adoption, (unsigned long long)u.pool_epoch);
+}
+
 void world_show(struct world *w)
 {
 	for (uint32_t i = 0; i < w->n_versions; i++) {
@@ -84,6 +98,8 @@ void world_show(struct world *w)
 		       v->key, v->holder, v->acked ? " acknowledged" : "",
 		       v->committed ? " committed" : "", v->began_end ? " its end began" : "");
 	}
+	for (unsigned i = 0; w->mind && i < W_HOLDERS; i++)
+		show_holder(w, i);
 	for (unsigned k = 0; w->mind && k < w->cfg->keys; k++) {
 		const char key[3] = { 'k', (char)('0' + k), 0 };
 		mind_explain(w->mind, BYTES("t", 1), BYTES_STR(key), fact, &k);

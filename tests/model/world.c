@@ -153,6 +153,8 @@ struct world *world_new(const struct w_config *cfg)
 		sessions_open(&w->holders[i]);
 	}
 	master_start(w);
+	for (unsigned c = 0; c < W_CLIENTS; c++) /* the library asks for it first */
+		w->clients[c].term = meta_term(w->meta);
 	/* everything quiet: both holders known and merged */
 	for (unsigned i = 0; i < W_HOLDERS; i++)
 		world_apply(w, EVENT(E_REGISTER, i));
@@ -246,7 +248,7 @@ static size_t net_faults(const struct world *w, uint16_t *out)
 {
 	size_t n = 0;
 	for (uint32_t i = 0; i < w->n_msgs; i++) {
-		if (w->left.loss)
+		if (w->left.loss && w->msgs[i].kind != M_REPORT) /* said again until answered */
 			out[n++] = EVENT(E_DROP, i);
 		if (w->left.dups && !w->msgs[i].inv)
 			out[n++] = EVENT(E_DUP, i);

@@ -49,8 +49,9 @@ struct w_config {
 	uint32_t plant;	       /* mind_limits.mind_break */
 	uint32_t plant_hold;   /* hold_opts.hold_break */
 	uint32_t plant_here;   /* enum w_plant */
+	const uint16_t *begin; /* events before the search, ends with 0: script.c */
 };
-enum w_plant { W_NO_GENERATION_CHECK = 1, W_NO_FIRST_LOOK = 2 };
+enum w_plant { W_NO_GENERATION_CHECK = 1, W_NO_FIRST_LOOK = 2, W_FENCED_BY_NUMBER = 4 };
 
 enum w_msg_kind {
 	M_NONE,
@@ -147,9 +148,12 @@ struct w_holder {
 /* What the outside knows of one version. */
 struct w_version {
 	uint64_t version;
-	uint8_t key, holder;
+	uint8_t key, holder, client;
+	uint64_t attempt;
 	bool acked, committed,
 		began_end; /* began_end: a remove or an eviction of it was begun */
+	bool decided;	   /* the master has said that it is there */
+	bool floored;	   /* after that its holder got a floor over it */
 };
 
 struct world {
@@ -172,7 +176,7 @@ struct world {
 	uint32_t n_versions;
 	uint64_t old_upto[W_KEYS];
 	uint32_t removes_open[W_KEYS];
-	bool away_ever[W_HOLDERS], floor_ever;
+	bool away_ever[W_HOLDERS];
 	const char *broken; /* a violation, as text */
 };
 
@@ -187,6 +191,9 @@ void world_apply(struct world *w, uint16_t event);
 void world_tell(const struct world *w, uint16_t event, char *out, size_t n);
 /* The outside's and the master's view, printed. */
 void world_show(struct world *w);
+/* script.c: the events of cfg->begin as they are in this world, up to `max`, carried out; returns how many.
+ * One that cannot be ends the program with a message. */
+size_t world_script(struct world *w, uint16_t *out, size_t max);
 /* Is it a fault, or a new call? What a fair run leaves out. */
 bool event_is_choice(uint16_t event);
 
@@ -239,6 +246,14 @@ enum w_event {
 	E_GIVE_UP,
 	E_AGAIN,  /* client: an impatient second COMMIT */
 	E_RESEND, /* holder */
+};
+/* In cfg->begin alone. */
+enum w_script {
+	S_QUIET = 64, /* all that needs no choice, the oldest first, until nothing is left */
+	S_SEND,	      /* the oldest message of this kind (enum w_msg_kind) is delivered */
+	S_DUP,	      /* or doubled */
+	S_STEPS,      /* client: until its COMMIT is sent */
+	S_AWAY_OF,    /* the holder of the version with this number, from 0 */
 };
 #define EVENT(kind, arg) ((uint16_t)((kind) << 8 | (arg)))
 #define EVENT_KIND(e)	 ((unsigned)(e) >> 8)

@@ -58,6 +58,16 @@ static struct meta_limits meta_limits_of(const struct world *w)
 	return l;
 }
 
+/* T3: what it has from before a floor may go. */
+static void floored(struct world *w, const struct msg_meta_floor *f)
+{
+	for (uint32_t i = 0; i < w->n_versions; i++) {
+		struct w_version *v = &w->versions[i];
+		v->floored |= v->decided && v->version <= f->floor &&
+			      v->holder == f->holder.p[1] - '0';
+	}
+}
+
 /* What common/meta does with an append: within its limits, all or none. */
 enum err append_apply(struct world *w, struct mind_append *a)
 {
@@ -69,7 +79,6 @@ enum err append_apply(struct world *w, struct mind_append *a)
 		enum err e = meta_state_admit(w->meta, &l, &r, &why);
 		if (e)
 			return e;
-		w->floor_ever |= r.type == META_FLOOR;
 	}
 	meta_state_plan(w->meta);
 	for (size_t i = 0; i < a->n; i++) {
@@ -80,6 +89,8 @@ enum err append_apply(struct world *w, struct mind_append *a)
 		e = meta_state_apply(w->meta, ++w->meta_seq, &r);
 		if (e == ERR_NO_MEMORY)
 			abort();
+		if (r.type == META_FLOOR)
+			floored(w, &r.FLOOR);
 		while (meta_state_sweep(w->meta, 64))
 			;
 	}
@@ -137,6 +148,8 @@ static void grant(struct world *w, const struct wcall *k, struct w_msg *m)
 			(struct w_version){ .version = p->version,
 					    .key = m->key,
 					    .holder = m->holder,
+					    .client = m->client,
+					    .attempt = m->attempt,
 					    .began_end = w->removes_open[m->key] > 0 };
 		w->holders[m->holder].owner[m->extent - 1] = p->version;
 	}
@@ -157,8 +170,11 @@ static void call_done(struct mind_call *c)
 		m->inv = NULL;
 		m->err = c->err;
 		m->term = meta_term(w->meta);
+		struct w_version *v = world_version(w, m->version);
 		if (k->from.kind == M_PUT_START && c->err == ERR_NONE)
 			grant(w, k, m);
+		else if (k->from.kind == M_PUBLISH && c->err == ERR_NONE && v)
+			v->decided = true;
 	}
 	free(k);
 }
@@ -263,6 +279,24 @@ static void master_confirm(struct world *w, const struct w_msg *q)
 	m->err = open ? ERR_NONE : ERR_STALE_ATTEMPT;
 }
 
+/* V5 left out: the answer names the client's attempt, and means the version it has now. */
+static uint64_t fenced_version(const struct world *w, const struct w_msg *m)
+{
+	const struct w_version *of = NULL;
+	uint64_t version = m->version;
+	if (!(w->cfg->plant_here & W_FENCED_BY_NUMBER))
+		return version;
+	for (uint32_t i = 0; i < w->n_versions; i++)
+		if (w->versions[i].version == m->version)
+			of = &w->versions[i];
+	for (uint32_t i = 0; of && i < w->n_versions; i++) {
+		const struct w_version *v = &w->versions[i];
+		if (v->client == of->client && v->attempt == of->attempt)
+			version = MAX_OF(version, v->version);
+	}
+	return version;
+}
+
 static void master_reply(struct world *w, const struct w_msg *m)
 {
 	struct msg_under u = { m->under.shard, m->under.term, m->under.adoption,
@@ -297,7 +331,7 @@ static void master_reply(struct world *w, const struct w_msg *m)
 		break;
 	case MIND_FENCE: {
 		struct msg_fence_res res = { m->fence, m->slot, m->generation, m->version };
-		mind_fenced(w->mind, at, &m->under, m->version, &res);
+		mind_fenced(w->mind, at, &m->under, fenced_version(w, m), &res);
 		break;
 	}
 	}
@@ -327,7 +361,9 @@ void to_master(struct world *w, const struct w_msg *m)
 		master_confirm(w, m);
 		break;
 	case M_REPORT:
-		mind_range_free(w->mind, index_of(w, m->holder), &m->under, m->version);
+		if (mind_range_free(w->mind, index_of(w, m->holder), &m->under, m->version) ==
+		    ERR_RECOVERING)
+			*world_send(w, M_REPORT) = *m; /* it is said again */
 		break;
 	case M_CMD_REP:
 		master_reply(w, m);
@@ -356,6 +392,7 @@ void master_start(struct world *w)
 				 .high_watermark = 1.0 };
 #ifdef POMELO_PLANT
 	l.mind_break = w->cfg->plant;
+	l.unknown_key = "k0";
 #endif
 	struct mind_out o = { .command = on_command, .append = on_append };
 	uint32_t first = w->n_msgs;
