@@ -2,7 +2,8 @@
 /* The twin of gpu_cuda.c where nvcc was not found: every call that could fail says so. */
 #include "gpu/gpu.h"
 
-static const char text[] = "this build has no CUDA (nvcc was not found when it was configured)";
+static const char text[] =
+	"this build has no CUDA (no nvcc when it was configured, or -Dcuda=disabled)";
 
 static enum err none(struct why *why)
 {
