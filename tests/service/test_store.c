@@ -167,22 +167,48 @@ Test(store, every_command)
 	box_fini(&b);
 }
 
-/* The program in the library's examples. */
-Test(store, example_put_get)
+/* A program of the library's examples, on a cluster of its own; argv ends with NULL. */
+static void example(const char *const *argv)
 {
-	const char *exe = getenv("POMELO_TEST_PUT_GET");
 	struct box b;
 	int st = 0;
-	cr_assert_not_null(exe, "run by `meson test`");
 	up(&b);
 	pid_t pid = fork();
 	if (pid == 0) {
 		setenv("POMELO_DATA", b.data, 1);
-		execl(exe, exe, NULL);
+		execvp(argv[0], (char *const *)argv);
 		_exit(127);
 	}
-	cr_expect(waitpid(pid, &st, 0) == pid && WIFEXITED(st) && WEXITSTATUS(st) == 0);
+	cr_expect(waitpid(pid, &st, 0) == pid && WIFEXITED(st) && WEXITSTATUS(st) == 0,
+		  "%s: %x", argv[0], (unsigned)st);
 	box_fini(&b);
+}
+
+Test(store, example_put_get)
+{
+	const char *exe = getenv("POMELO_TEST_PUT_GET");
+	cr_assert_not_null(exe, "run by `meson test`");
+	example((const char *[]){ exe, NULL });
+}
+
+Test(store, example_prefix_cache_in_cpp)
+{
+	const char *exe = getenv("POMELO_TEST_PREFIX_CACHE");
+	if (!exe)
+		cr_skip("needs a C++ compiler");
+	example((const char *[]){ exe, NULL });
+}
+
+/* ctypes: the structs declared there are those of pml_store.h. A library with sanitizers in it cannot be
+ * loaded by an interpreter without. */
+Test(store, example_from_python)
+{
+	const char *script = getenv("POMELO_TEST_PUT_GET_PY"), *lib = getenv("POMELO_TEST_LIB");
+	cr_assert(script && lib, "run by `meson test`");
+#ifdef __SANITIZE_ADDRESS__
+	cr_skip("not under sanitizers");
+#endif
+	example((const char *[]){ "python3", script, lib, NULL });
 }
 
 /* ---- kills ---- */
