@@ -150,8 +150,8 @@ class Prober:
             time.sleep(max(0.0, 0.01 - (time.monotonic() - begin)))
 
     def back_s(self, what, kill):
-        """From the kill to the first success of a call that was under way then or began later."""
-        return min((end - kill for begin, end in list(self.good[what]) if end > kill), default=1e9)
+        """From the kill to the first success of a call that began after it."""
+        return min((end - kill for begin, end in list(self.good[what]) if begin >= kill), default=1e9)
 
     def stop(self):
         self.end = True
