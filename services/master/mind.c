@@ -197,7 +197,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 
 uint64_t mind_due_ns(const struct mind *m)
 {
-	uint64_t due = sooner(UINT64_MAX, m->retry_ns);
+	uint64_t due = sooner(evict_due_ns(m), m->retry_ns);
 	if (!list_empty(&m->todo) || m->evict_left || range_walking(m))
 		return 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {

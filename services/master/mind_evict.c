@@ -196,6 +196,9 @@ bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum e
 	       uint32_t *retry_ms)
 {
 	uint64_t coming = only ? only->coming : m->coming;
+	if (!only &&
+	    segs_growing_ns(m)) /* nothing goes for want of memory that is being mounted */
+		return true;
 	for (uint32_t i = 0; i < m->n_holders; i++)
 		slots_hurry(m, m->holders[i]);
 	/* free space that did not fit is in pieces: as much again must come */
@@ -214,15 +217,27 @@ bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum e
 	return false;
 }
 
+static bool above(const struct mind *m)
+{
+	return (double)m->used - (double)m->coming > m->l.high_watermark * (double)m->total;
+}
+
+uint64_t evict_due_ns(const struct mind *m)
+{
+	if (!above(m))
+		return UINT64_MAX;
+	return MAX_OF(m->now, MAX_OF(m->evict_ns, segs_growing_ns(m)));
+}
+
 bool evict_work(struct mind *m)
 {
-	double high = m->l.high_watermark * (double)m->total;
-	if (m->evict_left == 0 && (double)m->used - (double)m->coming > high)
+	if (m->evict_left == 0 && evict_due_ns(m) <= m->now)
 		m->evict_left = (uint64_t)(m->l.evict_ratio * (double)m->total);
 	if (m->evict_left == 0)
 		return false;
 	struct round r = { .want = m->evict_left };
 	evict_round(m, &r);
+	m->evict_ns = r.got || r.more ? 0 : m->now + RETRY_MS * 1000000ull;
 	m->evict_left = r.more ? m->evict_left - MIN_OF(r.got, m->evict_left) : 0;
 	if (!r.more && list_empty(&m->space))
 		turn_ends(m);

@@ -32,6 +32,8 @@ enum {
 	TENANTS_MAX = 65535,
 	SOFT_PIN_MAX_MS = 86400000,
 	RETRY_MS = 100, /* an append that met BUSY or NO_SPACE is tried again so much later */
+	GROW_MS =
+		5000, /* the next slice of 256 MiB is there by then: 0.1 s each, 1.2 s on a busy box */
 };
 
 enum copy_state {
@@ -315,6 +317,8 @@ struct mind {
 	uint64_t n_waiting, n_copies, n_served, bytes, coming;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
+	uint64_t evict_ns;		  /* the last round found nothing: not before */
+	uint64_t grow_ns;		  /* when a segment last grew, or began to */
 	uint64_t retry_ns;		  /* appends that failed are tried again; 0: none */
 	uint64_t space_ns;		  /* puts that wait for space are tried again */
 	bool space_dirty;
@@ -473,6 +477,8 @@ void pages_free(struct mind *m, struct holder *h);
 enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n)
 	MUST_CHECK;
 void segs_grow(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n);
+/* Until when more space is to be expected of segments that are still being mounted; 0: none is. */
+uint64_t segs_growing_ns(const struct mind *m);
 void segs_free(struct mind *m, struct holder *h);
 struct segment *seg_of(const struct holder *h, uint32_t number);
 enum err space_reserve(struct mind *m, struct holder *h, uint32_t segment,
@@ -566,6 +572,8 @@ bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum e
 	       uint32_t *retry_ms);
 bool evict_turning(const struct mind *m); /* not all were looked at */
 bool evict_work(struct mind *m);
+/* When evict_work is due for the watermark's sake: m->now or later; UINT64_MAX: it is not. */
+uint64_t evict_due_ns(const struct mind *m);
 enum err evict_obj(struct mind *m, struct obj *o) MUST_CHECK;
 
 /* ---- mind_range.c ---- */

@@ -32,6 +32,7 @@ enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment 
 {
 	assert(h->state != HOLDER_MERGED);
 	segs_free(m, h);
+	m->grow_ns = m->now;
 	h->segs = calloc(n + 1, sizeof(*h->segs));
 	if (!h->segs)
 		return ERR_NO_MEMORY;
@@ -72,7 +73,20 @@ void segs_grow(struct mind *m, struct holder *h, const struct mind_segment *s, s
 	if (h->state != HOLDER_MERGED || seg_bytes(h) == was)
 		return;
 	m->total += seg_bytes(h) - was;
+	m->grow_ns = m->now;
 	m->space_dirty = true;
+}
+
+uint64_t segs_growing_ns(const struct mind *m)
+{
+	uint64_t end = m->grow_ns + GROW_MS * 1000000ull;
+	for (uint32_t i = 0; m->now < end && i < m->n_holders; i++) {
+		const struct holder *h = m->holders[i];
+		for (size_t s = 0; h->state == HOLDER_MERGED && s < h->n_segs; s++)
+			if (alloc_bytes(h->segs[s].alloc) < h->segs[s].bytes_total)
+				return end;
+	}
+	return 0;
 }
 
 /* An agent that has just started may answer before it has touched its memory again: what is in use there

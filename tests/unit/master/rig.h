@@ -32,7 +32,7 @@ struct fake {
 	bool up; /* answers */
 	uint8_t pool, instance;
 	uint64_t term, adoption, epoch;
-	uint64_t bytes;
+	uint64_t bytes, whole; /* ready; of the segment when all is mounted (0: bytes) */
 	struct fake_slot slots[FAKE_SLOTS];
 	uint64_t closed[FAKE_CLOSED];
 	size_t n_closed;

@@ -225,6 +225,62 @@ Test(space, above_the_watermark_a_twentieth_goes, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* Nobody calls the mind for the watermark's sake but who asks when it is due. */
+Test(space, above_the_watermark_it_is_due, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	cr_assert_eq(put(r, "a", 500000), ERR_NONE);
+	cr_assert_eq(use(r, "a", 5000, NULL), ERR_NONE);
+	cr_assert_gt(mind_due_ns(r->m), r->now + 1000000000ull);
+	struct rig_put p;
+	rig_start(r, &p, "b", 500000, -1, false);
+	cr_assert(p.done && p.p.call.err == ERR_NONE);
+	cr_assert_leq(mind_due_ns(r->m), r->now);
+	mind_work(r->m);
+	uint64_t due = mind_due_ns(r->m);
+	cr_assert(due > r->now && due <= r->now + 200000000ull,
+		  "nothing may go: not at once again, for ever");
+	rig_pass(r, 5500);
+	cr_assert_leq(mind_due_ns(r->m), r->now);
+	rig_run(r);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NOT_FOUND);
+	cr_assert_gt(mind_due_ns(r->m), r->now + 1000000000ull);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* An agent that has just started mounts its memory in slices. */
+Test(space, nothing_goes_for_want_of_memory_that_is_being_mounted, .timeout = 10)
+{
+	struct rig *r = rig_bare(NULL);
+	struct rig_put p;
+	r->h[0].bytes = 1 << 18;
+	r->h[0].whole = 1 << 20;
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(put(r, "a", 256000), ERR_NONE);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE, "the whole of what is ready is in use");
+	rig_start(r, &p, "b", 256000, -1, false);
+	rig_run(r);
+	cr_assert_eq(p.done, 0, "it waits");
+	r->h[0].bytes = 1 << 19;
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert(p.done && p.p.call.err == ERR_NONE);
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NONE);
+	rig_pass(r, 4000);
+	rig_start(r, &p, "c", 256000, -1, false);
+	rig_run(r);
+	cr_assert_eq(p.done, 0);
+	rig_pass(r, 1001);
+	rig_run(r);
+	cr_assert(p.done && p.p.call.err == ERR_NONE,
+		  "no slice for so long: no more will come");
+	cr_assert_eq(use(r, "a", 0, NULL), ERR_NOT_FOUND);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 Test(space, all_leased_is_busy_with_a_time, .timeout = 10)
 {
 	struct rig *r = one_holder(1 << 20);
