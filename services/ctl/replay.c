@@ -142,7 +142,7 @@ int replay_start(const struct replay_opts *o, struct replay **out, struct pml_er
 {
 	struct replay *r = NULL;
 	int e = make(o, &r, err);
-	if (e != PML_ERR_NONE) {
+	if (e != PML_ERR_NONE || !r) {
 		replay_free(r);
 		return e;
 	}
