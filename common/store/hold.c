@@ -230,7 +230,7 @@ static enum err may_commit(struct hold *h, const struct msg_ticket *t, const str
 		return ERR_STALE_ATTEMPT;
 	if (closed_unsure(c, t->version))
 		return ERR_NOT_READY;
-	return hold_named(h, t->version) ? ERR_BUSY : ERR_NONE;
+	return hold_commit_named(h, t->version) ? ERR_BUSY : ERR_NONE;
 }
 
 static enum err commit_new(struct hold *h, const struct msg_ticket *t, const struct extent *ext,

@@ -91,6 +91,14 @@ struct hold_slot {
  */
 enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
 		     struct hold_slot *out, struct why *why) MUST_CHECK;
+/*
+ * Between the two, COMMITs share one reading of the hazards: for those of one message, in one turn of the
+ * loop, with no other call of the hold in between. A reading takes a cache line a lane (64) and session. It
+ * is no weaker: a client clears its word before it sends COMMIT, and nobody is stopped by a reading from
+ * setting one after it.
+ */
+void hold_commits_begin(struct hold *h);
+void hold_commits_end(struct hold *h);
 /* The master says this version is open. */
 void hold_confirm(struct hold *h, uint32_t shard, uint64_t version);
 /* The answer to PUBLISH came, or MARK: sets the published mark (V6). ERR_NOT_FOUND: the slot holds

@@ -61,6 +61,48 @@ bool hold_named(const struct hold *h, uint64_t version)
 	return false;
 }
 
+void hold_commits_begin(struct hold *h)
+{
+	h->sharing = true;
+	h->have_named = false;
+}
+
+void hold_commits_end(struct hold *h)
+{
+	h->sharing = false;
+}
+
+/* false: more of them than there is room for. */
+static bool read_hazards(struct hold *h)
+{
+	const struct mempool *p = h->p;
+	h->n_named = 0;
+	for (uint32_t s = 0; s < p->n_sessions; s++)
+		for (uint32_t l = 0; l < p->super.n_lanes; l++) {
+			uint64_t v = shm_seq_get_u64(&p->sessions[s].lanes[l].hazard);
+			if (v == 0)
+				continue;
+			if (h->n_named == HOLD_NAMED_MAX)
+				return false;
+			h->named[h->n_named++] = v;
+		}
+	return true;
+}
+
+bool hold_commit_named(struct hold *h, uint64_t version)
+{
+	if (HOLD_BROKEN(h, HOLD_BREAK_HAZARD))
+		return false;
+	if (h->sharing && !h->have_named)
+		h->sharing = h->have_named = read_hazards(h);
+	if (!h->sharing)
+		return hold_named(h, version);
+	for (uint32_t i = 0; i < h->n_named; i++)
+		if (h->named[i] == version)
+			return true;
+	return false;
+}
+
 /* Extents that lie in the pool; a client that lies here can write anywhere it maps anyhow. */
 static void read_extents(const struct hold *h, const struct pool_lane *l, struct hold_range *r)
 {

@@ -14,9 +14,15 @@ struct hold_range {
 	struct extent extents[OBJ_EXTENTS_MAX];
 };
 
+enum { HOLD_NAMED_MAX = 256 };
+
 struct hold {
 	struct hold_opts o;
 	struct mempool *p;
+	/* hazards, while COMMITs of one turn share a reading of them (hold_commits_begin) */
+	bool sharing, have_named;
+	uint32_t n_named;
+	uint64_t named[HOLD_NAMED_MAX];
 	struct closed *closed[OBJ_SHARDS_MAX]; /* made when the shard first commits */
 	bool scan_owed
 		[OBJ_SHARDS_MAX];  /* the epoch rose, its hazards were not all taken down */
@@ -32,6 +38,8 @@ struct hold {
 
 /* Does any hazard of a client that lives name it? */
 bool hold_named(const struct hold *h, uint64_t version);
+/* The same for a COMMIT: by the shared reading while there is one. */
+bool hold_commit_named(struct hold *h, uint64_t version);
 /* Is it in the ring, or below what has left it? */
 bool hold_revoked(const struct hold *h, uint32_t shard, uint64_t version);
 /* A new epoch, for clients to see. */

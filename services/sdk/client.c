@@ -70,6 +70,21 @@ void sdk_knock(struct pml *p)
 	loop_post(&p->loop, &p->door_post);
 }
 
+void sdk_begun(struct pml *p, const struct pml_op *op)
+{
+	if (p->n_running++ == 0)
+		p->linger = !op->cq && loop_recent_ns(&p->loop) - p->idle_ns < op->spin_ns;
+	p->poll = 1;
+}
+
+void sdk_ended(struct pml *p)
+{
+	if (--p->n_running > 0)
+		return;
+	p->idle_ns = loop_recent_ns(&p->loop);
+	p->poll = p->linger;
+}
+
 static void end_closed(void *arg)
 {
 	struct pml *p = arg;
@@ -251,7 +266,7 @@ static enum err open_handle(struct pml *p, const struct pml_open_opts *o, struct
 		e = loop_open(&p->loop);
 	if (e != ERR_NONE)
 		return e;
-	loop_spin(&p->loop, p->set.spin_us, &p->n_running);
+	loop_spin(&p->loop, p->set.spin_us, &p->poll);
 	p->door_post.fn = on_door;
 	loop_expect(&p->loop);
 	e = start_thread(p);

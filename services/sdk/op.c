@@ -8,6 +8,7 @@
 #include "sdk.h"
 #include "proto/messages.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,6 +90,7 @@ int op_submit(struct pml_op *op, const struct pml_call_opts *o, struct pml_cq *c
 	op->deadline_ns = clock_after_ms(clock_real.now_ns(&clock_real), ms);
 	op->cq = cq;
 	op->user = user;
+	op->spin_ns = p->set.spin_us * NS_PER_US;
 	pthread_mutex_lock(&p->lock);
 	enum err e = admit(p, op);
 	pthread_mutex_unlock(&p->lock);
@@ -118,7 +120,7 @@ void op_complete(struct pml_op *op)
 	op->p = NULL;
 	bool orphan = op->orphan;
 	if (!orphan) {
-		op->done = true;
+		__atomic_store_n(&op->done, true, __ATOMIC_RELEASE);
 		pthread_cond_broadcast(&op->cond);
 		if (cq)
 			cq_push(cq, op);
@@ -214,7 +216,7 @@ static void part_ended(struct part *t, enum err e, const struct why *why, const 
 	t->status.error = e != ERR_NONE ? keep(t, BYTES_STR(t->error.text)) : "";
 	if (--op->n_left > 0)
 		return;
-	op->p->n_running--;
+	sdk_ended(op->p);
 	/* of several, each item tells; of one, it is the operation's */
 	if (op->n_parts == 1)
 		op->error = op->parts[0].error;
@@ -273,7 +275,7 @@ static void op_run(struct pml_op *op)
 		sop_run(op); /* it may be gone */
 		return;
 	}
-	op->p->n_running++;
+	sdk_begun(op->p, op);
 	/* the last part_run may complete and free it */
 	for (uint32_t i = 0; i < n; i++)
 		part_run(&op->parts[i]);
@@ -316,8 +318,24 @@ static bool is_done(const struct pml_op *op)
 	return done;
 }
 
+/* Waking a thread costs as much as many an answer takes (loop_spin): so it looks first, and lets others have
+ * the processor between two looks. */
+static void op_look(struct pml_op *op)
+{
+	uint64_t end = 0;
+	while (op->spin_ns > 0 && !__atomic_load_n(&op->done, __ATOMIC_ACQUIRE)) {
+		uint64_t now = clock_real.now_ns(&clock_real);
+		if (end == 0)
+			end = now + op->spin_ns;
+		if (now >= end)
+			return;
+		sched_yield();
+	}
+}
+
 void op_wait(struct pml_op *op)
 {
+	op_look(op);
 	pthread_mutex_lock(&op->lock);
 	while (!op->done)
 		pthread_cond_wait(&op->cond, &op->lock);

@@ -127,10 +127,20 @@ struct pml {
 	/* the loop's */
 	struct loop loop;
 	struct service_end ends[SDK_ENDS];
-	struct stc *stc; /* NULL: no store call yet */
-	uint32_t n_closing,
-		n_running; /* running: sent, not complete; while there are any it polls */
+	struct stc *stc;	       /* NULL: no store call yet */
+	uint32_t n_closing, n_running; /* running: sent, not complete */
+	uint32_t poll;		       /* not 0: the loop polls before it sleeps (loop_spin) */
+	bool linger;		       /* it polls after the last one, too: see sdk_begun */
+	uint64_t idle_ns;	       /* since when none is running */
 };
+
+/*
+ * On the loop: one more is running, one less. While any is, the loop polls. After one that somebody waited
+ * for it polls on if that one came within spin_us of the one before: a caller in a loop, whose next call comes
+ * sooner than a sleeping thread is awake.
+ */
+void sdk_begun(struct pml *p, const struct pml_op *op);
+void sdk_ended(struct pml *p);
 
 /* ---- operations ---- */
 
@@ -174,6 +184,7 @@ struct pml_op {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool done, cancelled, orphan; /* orphan: freed by its owner while under way */
+	uint64_t spin_ns;	      /* a waiter looks for so long before it sleeps */
 	struct list cq_node;
 
 	struct pml_error error;

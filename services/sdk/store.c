@@ -75,7 +75,7 @@ static void on_done(struct stc_call *c)
 {
 	struct pml_op *op = c->user;
 	const struct stc_item *bad = NULL;
-	op->p->n_running--;
+	sdk_ended(op->p);
 	for (uint32_t i = 0; i < c->n && !bad; i++)
 		if (c->items[i].err != ERR_NONE)
 			bad = &c->items[i];
@@ -99,7 +99,7 @@ void sop_run(struct pml_op *op)
 	if (e == ERR_NONE)
 		e = stc_start(p->stc, c);
 	if (e == ERR_NONE)
-		p->n_running++;
+		sdk_begun(p, op);
 	else
 		op_end_unrun(op, e, why.err ? why.text : err_text(e));
 }

@@ -195,6 +195,7 @@ static int commit_open(struct op *op)
 {
 	struct commit *c = container_of(op, struct commit, op);
 	uint64_t end = loop_now_ns(op->loop) + SLICE_NS;
+	hold_commits_begin(c->x->hold);
 	while (op->err == ERR_NONE && c->n_looked < c->msg.items.n) {
 		c->n_open++;
 		look(c, &c->items[c->n_looked++]);
@@ -203,10 +204,11 @@ static int commit_open(struct op *op)
 			c->posted = true;
 			c->post.fn = on_slice;
 			loop_defer(op->loop, &c->post);
-			return OP_WAIT;
+			break;
 		}
 	}
-	return COMMIT_SETTLE;
+	hold_commits_end(c->x->hold);
+	return c->posted ? OP_WAIT : COMMIT_SETTLE;
 }
 
 /* The deadline, or the end of the service: what is not answered is in doubt (I2). */

@@ -246,6 +246,69 @@ Test(hold, commit_waits_for_every_hazard, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* One reading for many COMMITs: taken by the first that needs it, gone with the end. */
+Test(hold, commits_share_a_reading_of_the_hazards, .timeout = 10)
+{
+	struct store_fix x;
+	struct hold_slot s;
+	struct extent e = { .bytes = 64 };
+	store_fix_init(&x, NULL);
+	struct shmpool *c = store_fix_client(&x, NULL);
+	uint64_t epoch = store_fix_under(&x).pool_epoch;
+	struct pool_lane *l = shmpool_lane(c), *m = shmpool_lane(c);
+	hold_commits_begin(x.h);
+	OK(lane_begin(l, shmpool_ctl(c), 0, epoch, 5, &e, 1));
+	OK(lane_begin(m, shmpool_ctl(c), 0, epoch, 6, &e, 1));
+	cr_assert_eq(store_fix_commit(&x, 5, "k", 0, 64, &s), ERR_BUSY);
+	cr_assert_eq(store_fix_commit(&x, 6, "l", 64, 64, &s), ERR_BUSY);
+	OK(store_fix_commit(&x, 7, "m", 128, 64, &s));
+	lane_end(l);
+	lane_end(m);
+	cr_assert_eq(store_fix_commit(&x, 5, "k", 0, 64, &s), ERR_BUSY, "as it was read");
+	hold_commits_end(x.h);
+	OK(store_fix_commit(&x, 5, "k", 0, 64, &s));
+	hold_commits_begin(x.h);
+	OK(store_fix_commit(&x, 6, "l", 64, 64, &s));
+	hold_commits_end(x.h);
+	OK(lane_begin(l, shmpool_ctl(c), 0, epoch, 8, &e, 1));
+	cr_assert_eq(store_fix_commit(&x, 8, "n", 192, 64, &s), ERR_BUSY);
+	lane_end(l);
+	shmpool_lane_done(c, l);
+	shmpool_lane_done(c, m);
+	shmpool_close(c);
+	store_fix_fini(&x);
+	NO_LEAKS();
+}
+
+/* More hazards than a reading has room for: each COMMIT looks for itself. */
+Test(hold, a_reading_too_large_is_none, .timeout = 20)
+{
+	enum { CLIENTS = 140 }; /* of 2 lanes */
+	struct store_fix x;
+	struct hold_slot s;
+	struct extent e = { .bytes = 64 };
+	struct shmpool *c[CLIENTS];
+	store_fix_init(&x, NULL);
+	uint64_t epoch = store_fix_under(&x).pool_epoch;
+	for (uint64_t i = 0; i < CLIENTS; i++) {
+		c[i] = store_fix_client(&x, NULL);
+		for (uint64_t k = 0; k < 2; k++)
+			OK(lane_begin(shmpool_lane(c[i]), shmpool_ctl(c[i]), 0, epoch,
+				      100 + 2 * i + k, &e, 1));
+	}
+	hold_commits_begin(x.h);
+	cr_assert_eq(store_fix_commit(&x, 100, "k", 0, 64, &s), ERR_BUSY);
+	cr_assert_eq(store_fix_commit(&x, 99 + 2 * CLIENTS, "k", 0, 64, &s), ERR_BUSY);
+	OK(store_fix_commit(&x, 100 + 2 * CLIENTS, "k", 0, 64, &s));
+	hold_commits_end(x.h);
+	store_fix_kill(&x);
+	for (uint64_t i = 0; i < CLIENTS; i++)
+		shmpool_died(c[i]);
+	OK(store_fix_open(&x));
+	store_fix_fini(&x);
+	NO_LEAKS();
+}
+
 Test(hold, bad_tickets_are_refused_with_a_reason, .timeout = 10)
 {
 	struct store_fix x;
