@@ -47,6 +47,35 @@ static const struct msg_ticket read_ticket = {
 	.generation = 42,
 };
 
+/* The tag is the library's own HMAC-SHA256, whatever the length of what it is over. */
+Test(ticket, the_tag_is_hmac_sha256, .timeout = 5)
+{
+	static const uint8_t secret[AUTH_KEY_BYTES] = "a secret of some kind";
+	struct buf b = BUF_INIT(4096);
+	struct keyring *k;
+	struct ticket_key *t = NULL;
+	struct why why = { 0 };
+	uint8_t key[AUTH_KEY_BYTES], want[SHA256_BYTES], name[300];
+	memset(name, 'k', sizeof(name));
+	cr_assert_eq(keyring_new(secret, NULL, &k), ERR_NONE);
+	cr_assert_eq(ticket_key_new(k, "h1", &t), ERR_NONE);
+	cr_assert_eq(keyring_ticket_key(k, 0, "h1", key), ERR_NONE);
+	for (size_t n = 0; n < sizeof(name); n++) { /* over every border of its blocks */
+		struct msg_ticket m = write_ticket;
+		m.key = BYTES(name, n);
+		buf_clear(&b);
+		cr_assert_eq(ticket_mint(t, &m, &b, &why), ERR_NONE, "%s", why.text);
+		size_t text = b.n - TICKET_TAG_BYTES;
+		cr_assert_eq(hmac_sha256(BYTES(key, sizeof(key)), &BYTES(b.p, text), 1, want),
+			     ERR_NONE);
+		cr_assert_arr_eq(b.p + text, want, TICKET_TAG_BYTES);
+	}
+	buf_fini(&b);
+	ticket_key_free(t);
+	keyring_free(k);
+	NO_LEAKS();
+}
+
 Test(ticket, write_and_read_tickets_come_back, .timeout = 5)
 {
 	struct ticket_key *master = key_of(1, "h1"), *holder = key_of(1, "h1");
