@@ -188,6 +188,8 @@ static void echo_open(struct bed *b)
 	if (!e->up)
 		bed_die("echo", "it does not come up");
 	b->echo = e;
+	bed_echo_p50(b, (struct bed_bytes){ 8, 8 },
+		     1); /* one that asks nothing is hung up on */
 }
 
 static void echo_close(struct bed *b)
@@ -554,7 +556,7 @@ void bed_bytes(struct bed *b, const struct bed_work *w, struct bed_bytes out[2])
 	counters(b, was);
 	bed_run(b, w, &cpu);
 	counters(b, is);
-	double calls = w->n / w->batch;
+	double calls = (double)w->n / w->batch;
 	out[0] = (struct bed_bytes){ (size_t)((is[0] - was[0]) / calls),
 				     (size_t)((is[1] - was[1]) / calls) };
 	out[1] = (struct bed_bytes){ (size_t)((is[2] - was[2]) / calls),
