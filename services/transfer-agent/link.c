@@ -17,6 +17,7 @@
 #define DOUBT_NS	  (500 * NS_PER_MS)
 #define NOT_ADOPTED_MS	  10 /* doubled with each such answer */
 #define NOT_ADOPTED_NS	  (1 * NS_PER_S)
+#define ASKED_MAX	  7u /* in a row: the same master does not want it any longer */
 #define BACKOFF_MIN_MS	  100
 #define BACKOFF_SHIFT_MAX 4 /* 1.6 s */
 
@@ -112,10 +113,11 @@ static void answered(struct xfa *x, const struct msg_register_rep *m)
 	l->why = (struct why){ 0 };
 	if (m->adopted)
 		xfa_link_adopted(x, m->term);
-	else
-		l->adopted = false;
+	else if (m->term != l->term || l->asked == ASKED_MAX)
+		l->adopted =
+			false; /* a pool that grows is adopted anew, and serves meanwhile */
 	l->term = m->term;
-	l->asked = m->adopted ? 0 : MIN_OF(l->asked + 1, 7u);
+	l->asked = m->adopted ? 0 : MIN_OF(l->asked + 1, ASKED_MAX);
 	/* merging what it has takes the master milliseconds when there is little */
 	in_ns(x, m->adopted ? x->register_ms * NS_PER_MS
 			    : MIN_OF(((uint64_t)NOT_ADOPTED_MS << l->asked) * NS_PER_MS,

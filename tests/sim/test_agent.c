@@ -413,6 +413,26 @@ Test(agent, says_why_it_is_not_ready, .timeout = 20)
 	close_world(&w);
 }
 
+/* Its pool grows, the same master adopts it anew: that is no reason not to be ready. A master that goes on
+ * saying no is one. */
+Test(agent, stays_ready_while_the_same_master_adopts_it_anew, .timeout = 20)
+{
+	struct world w;
+	open_world(&w);
+	uint32_t n = w.boss->n_register;
+	w.boss->adopted = false;
+	while (w.boss->n_register < n + 2)
+		cl_run_ms(w.c, 1);
+	cl_run_ms(w.c, 5);
+	cr_assert(!has_reason(&w, "adopted"));
+	cl_run_ms(w.c, 8000);
+	cr_assert(has_reason(&w, "not adopted in the master's term"));
+	w.boss->adopted = true;
+	cl_run_ms(w.c, 1500);
+	cr_assert(!has_reason(&w, "adopted"));
+	close_world(&w);
+}
+
 /* ---- ADOPT (V9, V10) ---- */
 
 Test(agent, adopts_once_and_refuses_what_is_lower, .timeout = 20)
