@@ -139,7 +139,7 @@ def model_plants(st):
     if setup(st, "build") and st.run(["ninja", "-C", "build", "tests/model/model"])[0] == 0:
         exe = "build/tests/model/model"
         for name in model_names(exe, "--plants"):
-            program(st, name, [exe, "--find", "-s", "60", "-f", "64", name])
+            program(st, name, [exe, "--find", "-s", "300", "-f", "64", name])
             program(st, name + " mended", [exe, "--mended", "-s", "20", "-f", "64", name])
 
 
