@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
 
+#include "base/huge.h"
+
 #define CHUNK_MIN 4096
 
 struct arena_chunk {
@@ -48,6 +50,7 @@ void *arena_grow(struct arena *a, size_t n)
 		a->no_memory = true;
 		return NULL;
 	}
+	huge_hint(c, want);
 	*c = (struct arena_chunk){ .next = a->chunks, .bytes = want };
 	a->chunks = c;
 	a->held += want;

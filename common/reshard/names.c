@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/huge.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -13,25 +15,44 @@ static uint64_t hash_of(struct bytes b)
 	return XXH3_64bits_withSeed(b.p, b.n, (uint64_t)(uintptr_t)&seed_here);
 }
 
+/* All that a look-up compares before the name itself is in one line. */
+struct name_slot {
+	const uint8_t *p; /* the name */
+	uint32_t number;  /* + 1; 0: free */
+	uint16_t tag;	  /* of the hash; not the bits that chose the slot */
+	uint16_t n;	  /* its length; LONG: that or more */
+};
+
+#define LONG UINT16_MAX
+
+static struct name_slot slot_for(struct bytes b, uint64_t h, uint32_t number)
+{
+	return (struct name_slot){ b.p, number + 1, (uint16_t)(h >> 48),
+				   (uint16_t)MIN_OF(b.n, LONG) };
+}
+
 void names_fini(struct names *s)
 {
 	free(s->name);
 	free(s->slots);
-	free(s->tags);
 	*s = (struct names){ 0 };
 }
 
-static bool same(struct bytes a, struct bytes b)
+static bool same(const struct names *s, const struct name_slot *x, const struct name_slot *y,
+		 size_t n)
 {
-	return a.n == b.n && (!a.n || memcmp(a.p, b.p, a.n) == 0);
+	return x->tag == y->tag && x->n == y->n &&
+	       (y->n < LONG || s->name[x->number - 1].n == n) &&
+	       (!n || memcmp(x->p, y->p, n) == 0);
 }
 
 /* The slot of b, or the free one where it would go. */
 static uint32_t slot_of(const struct names *s, struct bytes b, uint64_t h)
 {
+	const struct name_slot want = slot_for(b, h, 0);
 	uint32_t mask = s->n_slots - 1, i = (uint32_t)h & mask;
-	for (; s->slots[i]; i = (i + 1) & mask)
-		if (s->tags[i] == (uint32_t)(h >> 32) && same(s->name[s->slots[i] - 1], b))
+	for (; s->slots[i].number; i = (i + 1) & mask)
+		if (same(s, &s->slots[i], &want, b.n))
 			break;
 	return i;
 }
@@ -39,24 +60,19 @@ static uint32_t slot_of(const struct names *s, struct bytes b, uint64_t h)
 static bool slots_grow(struct names *s)
 {
 	uint32_t n = s->n_slots ? s->n_slots * 2 : 64;
-	uint32_t *slots = calloc(n, sizeof(*slots)), *tags = malloc(n * sizeof(*tags));
-	if (!slots || !tags) {
-		free(slots);
-		free(tags);
+	struct name_slot *slots = calloc(n, sizeof(*slots));
+	if (!slots)
 		return false;
-	}
+	huge_hint(slots, n * sizeof(*slots));
 	for (uint32_t i = 0; i < s->n; i++) {
 		uint64_t h = hash_of(s->name[i]);
 		uint32_t k = (uint32_t)h & (n - 1);
-		while (slots[k])
+		while (slots[k].number)
 			k = (k + 1) & (n - 1);
-		slots[k] = i + 1;
-		tags[k] = (uint32_t)(h >> 32);
+		slots[k] = slot_for(s->name[i], h, i);
 	}
 	free(s->slots);
-	free(s->tags);
 	s->slots = slots;
-	s->tags = tags;
 	s->n_slots = n;
 	return true;
 }
@@ -76,27 +92,47 @@ static bool room(struct names *s)
 	return true;
 }
 
+uint64_t names_hash(struct bytes b)
+{
+	return hash_of(b);
+}
+
+void names_fetch(const struct names *s, uint64_t hash)
+{
+	if (s->n_slots)
+		__builtin_prefetch(&s->slots[(uint32_t)hash & (s->n_slots - 1)]);
+}
+
+void names_fetch_name(const struct names *s, uint64_t hash)
+{
+	if (s->n_slots)
+		__builtin_prefetch(s->slots[(uint32_t)hash & (s->n_slots - 1)].p);
+}
+
 uint32_t names_put(struct names *s, struct bytes b, struct arena *mem)
+{
+	return names_put_hashed(s, b, hash_of(b), mem);
+}
+
+uint32_t names_put_hashed(struct names *s, struct bytes b, uint64_t h, struct arena *mem)
 {
 	if (!room(s))
 		return NAMES_NONE;
-	uint64_t h = hash_of(b);
 	uint32_t i = slot_of(s, b, h);
-	if (s->slots[i])
-		return s->slots[i] - 1;
+	if (s->slots[i].number)
+		return s->slots[i].number - 1;
 	uint8_t *p = arena_alloc(mem, MAX_OF(b.n, 1));
 	if (!p)
 		return NAMES_NONE;
 	memcpy(p, b.p, b.n);
 	s->name[s->n] = BYTES(p, b.n);
-	s->slots[i] = ++s->n;
-	s->tags[i] = (uint32_t)(h >> 32);
-	return s->n - 1;
+	s->slots[i] = slot_for(s->name[s->n], h, s->n);
+	return s->n++;
 }
 
 size_t names_bytes(const struct names *s)
 {
-	return s->cap * sizeof(*s->name) + s->n_slots * (sizeof(*s->slots) + sizeof(*s->tags));
+	return s->cap * sizeof(*s->name) + s->n_slots * sizeof(*s->slots);
 }
 
 uint32_t names_find(const struct names *s, struct bytes b)
@@ -104,7 +140,7 @@ uint32_t names_find(const struct names *s, struct bytes b)
 	if (!s->n)
 		return NAMES_NONE;
 	uint32_t i = slot_of(s, b, hash_of(b));
-	return s->slots[i] ? s->slots[i] - 1 : NAMES_NONE;
+	return s->slots[i].number ? s->slots[i].number - 1 : NAMES_NONE;
 }
 
 /* ---- sorting ---- */
@@ -127,13 +163,17 @@ static int cmp(struct bytes a, struct bytes b)
 	return c ? c : (a.n > b.n) - (a.n < b.n);
 }
 
-static bool sorted(const struct source *s, uint32_t n)
+static bool sorted(const struct source *s, uint32_t n, uint32_t *twin)
 {
 	struct bytes last = { 0 };
+	*twin = 0;
 	for (uint32_t i = 0; i < n && !stop_at(s->cancel, i); i++) {
 		struct bytes b = s->name(s->ctx, i);
-		if (i && cmp(last, b) > 0)
+		int c = i ? cmp(last, b) : -1;
+		if (c > 0)
 			return false;
+		if (c == 0 && !*twin)
+			*twin = i;
 		last = b;
 	}
 	return true;
@@ -212,11 +252,28 @@ static bool ties(struct source *s, struct keyed *a, uint32_t n)
 	return true;
 }
 
+/* Names alike have keys alike: few are compared. */
+static uint32_t first_twin(const struct source *s, const struct keyed *a, uint32_t n)
+{
+	for (uint32_t i = 1; i < n; i++)
+		if (a[i].key == a[i - 1].key &&
+		    cmp(s->name(s->ctx, a[i - 1].idx), s->name(s->ctx, a[i].idx)) == 0)
+			return i;
+	return 0;
+}
+
 bool names_sort(struct bytes (*name)(const void *ctx, uint32_t i), const void *ctx, uint32_t n,
 		uint32_t *order, const atomic_bool *cancel)
 {
+	uint32_t twin;
+	return names_sort_twin(name, ctx, n, order, &twin, cancel);
+}
+
+bool names_sort_twin(struct bytes (*name)(const void *ctx, uint32_t i), const void *ctx,
+		     uint32_t n, uint32_t *order, uint32_t *twin, const atomic_bool *cancel)
+{
 	struct source s = { name, ctx, cancel };
-	if (sorted(&s, n)) {
+	if (sorted(&s, n, twin)) {
 		for (uint32_t i = 0; i < n; i++)
 			order[i] = i;
 		return !stop_now(cancel);
@@ -229,6 +286,7 @@ bool names_sort(struct bytes (*name)(const void *ctx, uint32_t i), const void *c
 			a[i] = (struct keyed){ key_at(name(ctx, i), skip), i };
 		radix(&a, &b, n, cancel);
 		ok = ties(&s, a, n) && !stop_now(cancel);
+		*twin = ok ? first_twin(&s, a, n) : 0;
 		for (uint32_t i = 0; i < n; i++)
 			order[i] = a[i].idx;
 	}

@@ -40,16 +40,22 @@ struct axis {
 };
 
 struct tensor {
-	struct bytes id, dtype, layout;
-	const uint64_t *shape, *shard_dims;
+	/* what is asked for each fragment: one line */
+	struct bytes id;
+	const uint64_t *shape;
 	const uint64_t
 		*boxes; /* of its fragments, as by_tensor has them; once they are grouped */
-	uint64_t itemsize, layer, expert;
+	uint64_t itemsize;
+	uint8_t n_dims, n_shard;
+	bool has_layer, has_expert;
+	/* the rest */
+	uint32_t name; /* while building: number of the name */
+	struct bytes dtype, layout;
+	const uint64_t *shard_dims;
+	uint64_t layer, expert;
 	struct axis axes[AX_N];
 	uint32_t pos;  /* in the input's list */
 	uint32_t part; /* position of the input part that listed it; only while assembling */
-	uint8_t n_dims, n_shard;
-	bool has_layer, has_expert;
 };
 
 struct frag {

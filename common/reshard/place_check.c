@@ -201,7 +201,7 @@ static bool number_tensors(struct place_new *b, uint32_t n_listed)
 	if (!b->listed || !b->name_tensor)
 		return false;
 	for (uint32_t i = 0; i < n_listed; i++) {
-		b->listed[i] = names_find(&b->names, p->tensors[i].id);
+		b->listed[i] = p->tensors[i].name;
 		if (!place_go(b, i))
 			return false;
 	}
@@ -229,7 +229,7 @@ bool place_check_tensors(struct place_new *b)
 	for (uint32_t i = 0; i < b->names.n; i++)
 		b->name_tensor[i] = UINT32_MAX;
 	for (uint32_t i = 0; i < p->n_tensors; i++) {
-		b->name_tensor[names_find(&b->names, p->tensors[i].id)] = i;
+		b->name_tensor[p->tensors[i].name] = i;
 		if (!place_go(b, i))
 			return false;
 	}
@@ -337,6 +337,15 @@ static bool check_ranks(struct place_new *b, const struct part_in *q, uint32_t i
 			  "parts[%u].fragments[%u].rank", i, pos);
 }
 
+#define AHEAD 8 /* fragments */
+
+static void fetch_tensor(const struct place_new *b, const struct frag *f)
+{
+	uint32_t t = b->name_tensor[f->tensor];
+	if (t != UINT32_MAX)
+		__builtin_prefetch(&b->p->tensors[t]);
+}
+
 static bool check_part(struct place_new *b, uint32_t i, uint32_t *seen, uint32_t *lists)
 {
 	const struct part_in *q = &b->parts[i];
@@ -346,10 +355,13 @@ static bool check_part(struct place_new *b, uint32_t i, uint32_t *seen, uint32_t
 		lists[b->name_tensor[b->listed[q->first_tensor + k]]] = i + 1;
 	if (!check_ranks(b, q, i))
 		return false;
-	for (uint32_t k = 0; k < q->n; k++)
+	for (uint32_t k = 0; k < q->n; k++) {
+		if (k + AHEAD < q->n)
+			fetch_tensor(b, &b->p->frags[q->first + k + AHEAD]);
 		if (!check_frag(b, &b->p->frags[q->first + k], seen, lists) ||
 		    !place_go(b, q->first + k))
 			return false;
+	}
 	for (uint32_t k = 0; lists && k < q->n_tensors; k++)
 		if (seen[b->name_tensor[b->listed[q->first_tensor + k]]] != i + 1)
 			return place_fail(b, RULE_PART_UNREFERENCED_TENSOR,

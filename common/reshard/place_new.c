@@ -69,10 +69,14 @@ static size_t held(const struct place_new *b)
 	       names_bytes(&b->groups);
 }
 
+size_t place_room(const struct place_new *b)
+{
+	return b->lim.memory - MIN_OF(held(b), b->lim.memory);
+}
+
 static bool fits(const struct place_new *b, size_t n)
 {
-	size_t now = held(b);
-	return now <= b->lim.memory && n <= b->lim.memory - now;
+	return n <= place_room(b);
 }
 
 void *place_tmp(struct place_new *b, size_t n)
@@ -133,13 +137,28 @@ static void limit_mem(struct place_new *b)
 	b->p->mem.limit = b->lim.memory - MIN_OF(b->held + b->boxes.held, b->lim.memory);
 }
 
+/* Half as many more; or, some way into a text, as many as there would be in all of it at this rate, when
+ * there is room: the list is then not copied again. What is not used of it was never touched. */
+static uint32_t next_cap(const struct place_new *b, uint32_t cap, uint32_t n, size_t each)
+{
+	uint32_t want = cap ? cap + cap / 2 : 32;
+	if (!b->in || n < 1024)
+		return want;
+	double all = (double)n * (double)(b->in->end - b->in->start) /
+		     (double)(b->in->p - b->in->start);
+	if (all > want && all < (double)(1u << 30) &&
+	    place_room(b) / 4 > (size_t)(all - cap) * each)
+		want = (uint32_t)all + 1;
+	return want;
+}
+
 bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size_t each)
 {
 	if (n < *cap)
 		return true;
 	if (n >= 1u << 31)
 		return place_fail(b, RULE_LIMIT_COUNT, "too many", "%s", "");
-	uint32_t want = *cap ? *cap + *cap / 2 : 32;
+	uint32_t want = next_cap(b, *cap, n, each);
 	void *old, *q;
 	memcpy(&old, list, sizeof(old));
 	size_t more = (want - *cap) * each;
@@ -256,17 +275,52 @@ static bool copy_u64s(struct place_new *b, const uint64_t *in, uint32_t n, const
 	return true;
 }
 
+static bool number_late(struct place_new *b)
+{
+	const struct late *l = &b->late[b->n_numbered++ % LATE];
+	uint32_t n = names_put_hashed(&b->names, l->name, l->hash, &b->p->mem);
+	if (n == NAMES_NONE)
+		return place_no_memory(b);
+	if (!l->tensor) {
+		b->p->frags[l->idx].tensor = n;
+		return true;
+	}
+	b->p->tensors[l->idx].name = n;
+	b->p->tensors[l->idx].id = b->names.name[n];
+	return true;
+}
+
+bool place_late_names(struct place_new *b)
+{
+	while (b->n_numbered != b->n_late)
+		if (!number_late(b))
+			return false;
+	return true;
+}
+
+/* Tables of names are beyond the caches: what a look-up needs is fetched while the reader goes on. Names
+ * that do not lie in the text (they had escapes, or come record by record) are not kept. */
+static bool name_later(struct place_new *b, struct bytes name, uint32_t idx, bool tensor)
+{
+	struct late l = { name, names_hash(name), idx, tensor };
+	if (b->n_late - b->n_numbered == LATE && !number_late(b))
+		return false;
+	b->late[b->n_late++ % LATE] = l;
+	names_fetch(&b->names, l.hash);
+	if (b->n_late - b->n_numbered > LATE / 2)
+		names_fetch_name(&b->names, b->late[(b->n_late - LATE / 2 - 1) % LATE].hash);
+	return (b->in && name.p >= b->in->start && name.p < b->in->end) || place_late_names(b);
+}
+
 bool place_new_tensor(struct place_new *b, const struct tensor *t)
 {
 	struct place *p = b->p;
 	if (!place_grow(b, &p->tensors, &b->cap_tensors, p->n_tensors, sizeof(*p->tensors)))
 		return false;
 	struct tensor *o = &p->tensors[p->n_tensors];
-	uint32_t name = names_put(&b->names, t->id, &p->mem);
-	if (name == NAMES_NONE)
-		return place_no_memory(b);
 	*o = *t;
-	o->id = b->names.name[name];
+	if (!name_later(b, t->id, p->n_tensors, true))
+		return false;
 	o->part = b->n_parts ? b->n_parts - 1 : 0;
 	o->pos = p->n_tensors;
 	if (b->form == PLACE_PARTS)
@@ -338,8 +392,7 @@ static bool copy_box(struct place_new *b, const uint64_t *in, uint32_t n_dims,
 	size_t n = 2ull * MAX_OF(n_dims, 1) * sizeof(*in);
 	uint64_t *p = arena_alloc(&b->boxes, n);
 	if (!p) {
-		size_t now = held(b);
-		b->boxes.limit = b->boxes.held + b->lim.memory - MIN_OF(now, b->lim.memory);
+		b->boxes.limit = b->boxes.held + place_room(b);
 		p = arena_alloc(&b->boxes, n);
 		b->boxes.limit = b->boxes.held;
 		limit_mem(b);
@@ -377,9 +430,8 @@ bool place_new_frag(struct place_new *b, struct bytes id, struct bytes tensor,
 	f->has_stage = stage != NULL;
 	f->stage = stage ? *stage : 0;
 	p->staged |= f->has_stage;
-	f->tensor = names_put(&b->names, tensor, &p->mem);
-	if (f->tensor == NAMES_NONE)
-		return place_no_memory(b);
+	if (!name_later(b, tensor, p->n_frags, false))
+		return false;
 	if (n_aliases && !alias_group(b, aliases, n_aliases, &f->alias))
 		return false;
 	note_rank(b, q, q->n);

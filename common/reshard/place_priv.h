@@ -29,6 +29,16 @@ struct member {
 	uint32_t pos;
 };
 
+/* A tensor's or fragment's name that is not numbered yet. It lies in the text that is being read. */
+struct late {
+	struct bytes name;
+	uint64_t hash;
+	uint32_t idx; /* of p->tensors or p->frags */
+	bool tensor;
+};
+
+#define LATE 8 /* names on their way to the caches at once */
+
 struct place_new {
 	struct place *p; /* owned until place_build */
 	struct place_limits lim;
@@ -46,18 +56,26 @@ struct place_new {
 	uint32_t *member_order; /* by id */
 	struct box_join join;
 	struct box_work work;
-	size_t held;	       /* bytes of lists; arenas and names come on top */
-	struct arena boxes;    /* as the input has them; its limit: what it holds */
-	bool in_order;	       /* fragments' parts are final */
-	struct rank frag_rank; /* of the fragment that is added next */
+	size_t held;		  /* bytes of lists; arenas and names come on top */
+	struct arena boxes;	  /* as the input has them; its limit: what it holds */
+	bool in_order;		  /* fragments' parts are final */
+	struct rank frag_rank;	  /* of the fragment that is added next */
+	const struct json_in *in; /* the text being read; NULL: record by record */
+	struct late late[LATE];	  /* the last n_late % LATE is the newest */
+	uint32_t n_late;	  /* ever; all before n_numbered have their number */
+	uint32_t n_numbered;
 };
 
+/* Numbers all names that are late. False: limit.memory. */
+bool place_late_names(struct place_new *b);
 /* Room for one more in a growing list. False: limit.count or limit.memory. */
 bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size_t each);
 /* n bytes of the placement's memory; NULL: limit.memory. */
 void *place_alloc(struct place_new *b, size_t n);
 bool place_copy(struct place_new *b, struct bytes in, struct bytes *out);
 bool place_no_memory(struct place_new *b);
+/* Bytes that may still be taken. */
+size_t place_room(const struct place_new *b);
 /* n bytes that do not outlive the building, free(); NULL: limit.memory. */
 void *place_tmp(struct place_new *b, size_t n);
 /* The same, zeroed. */

@@ -602,7 +602,9 @@ bool place_new_read(struct place_new *b, struct bytes text, enum place_form form
 	struct reject *why = b->why;
 	b->form = form;
 	b->why = &d.why; /* a refusal in one value does not end the reading */
-	bool ok = read_all(&d, text);
+	b->in = &d.in;
+	bool ok = read_all(&d, text) && place_late_names(b);
+	b->in = NULL;
 	b->why = why;
 	if (!ok)
 		*why = d.why;

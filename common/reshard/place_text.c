@@ -2,17 +2,17 @@
 /* Canonical text of a placement, the ids derived from it, and look-ups by name. */
 #include "reshard/place_priv.h"
 
+#include "base/buf.h"
+#include "base/huge.h"
+
 void rank_text(const struct rank *r, struct text_out *o)
 {
-	text_lit(o, "{\"dp\":");
-	text_u64(o, r->c[AX_DP]);
-	text_lit(o, ",\"ep\":");
-	text_u64(o, r->c[AX_EP]);
-	text_lit(o, ",\"pp\":");
-	text_u64(o, r->c[AX_PP]);
-	text_lit(o, ",\"tp\":");
-	text_u64(o, r->c[AX_TP]);
-	text_lit(o, "}");
+	char *p = text_room(o, AX_N * (PEN_U64 + 8));
+	p = pen_u64(pen_lit(p, "{\"dp\":"), r->c[AX_DP]);
+	p = pen_u64(pen_lit(p, ",\"ep\":"), r->c[AX_EP]);
+	p = pen_u64(pen_lit(p, ",\"pp\":"), r->c[AX_PP]);
+	p = pen_u64(pen_lit(p, ",\"tp\":"), r->c[AX_TP]);
+	text_to(o, pen_lit(p, "}"));
 }
 
 static void axis_text(const struct axis *x, int kind, struct text_out *o)
@@ -131,6 +131,21 @@ static void frag_head(const struct frag *f, struct text_out *o, const struct byt
 	}
 }
 
+#define AHEAD 8 /* fragments */
+
+/* Names and boxes of fragments lie in other orders than they: they are on their way to the caches
+ * while others are written. */
+static void fetch_ahead(const struct place *p, uint32_t k)
+{
+	if (p->n_frags - k <= 2 * AHEAD)
+		return;
+	const struct frag *f = &p->frags[k + AHEAD], *g = &p->frags[k + 2 * AHEAD];
+	__builtin_prefetch(f->id.p);
+	__builtin_prefetch(p->tensors[f->tensor].id.p);
+	__builtin_prefetch(g->box);
+	__builtin_prefetch(&p->tensors[g->tensor]);
+}
+
 static void parts_text(const struct place *p, struct text_out *o)
 {
 	for (uint32_t i = 0; i < p->n_parts && !o->ended; i++) {
@@ -139,6 +154,7 @@ static void parts_text(const struct place *p, struct text_out *o)
 			text_lit(o, ",");
 		text_lit(o, "{\"fragments\":[");
 		for (uint32_t k = q->first; k < q->first + q->n && !o->ended; k++) {
+			fetch_ahead(p, k);
 			const struct frag *f = &p->frags[k];
 			const struct alias *a = &p->aliases[f->alias];
 			if (k > q->first)
@@ -160,8 +176,9 @@ static void parts_text(const struct place *p, struct text_out *o)
 	}
 }
 
-/* Behind the parts and the placement's id. schema: the text that the id is derived from. */
-static void rest_text(const struct place *p, struct text_out *o, bool schema)
+/* Behind the parts and the placement's id, as far as the tensors. schema: the text that the id is
+ * derived from. */
+static void identity_text(const struct place *p, struct text_out *o, bool schema)
 {
 	text_lit(o, "\"placement_set_id\":");
 	text_str(o, p->set_id);
@@ -173,6 +190,11 @@ static void rest_text(const struct place *p, struct text_out *o, bool schema)
 	text_str(o, p->revision);
 	if (schema)
 		text_lit(o, ",\"schema\":\"complete-weight-placement\"");
+}
+
+/* The rest: the same in both texts. */
+static void tail_text(const struct place *p, struct text_out *o)
+{
 	text_lit(o, ",\"tensors\":[");
 	for (uint32_t i = 0; i < p->n_tensors && !o->ended; i++) {
 		if (i)
@@ -199,7 +221,8 @@ void place_text(const struct place *p, struct text_out *o)
 	parts_text(p, o);
 	text_lit(o, "],");
 	id_text(p, o);
-	rest_text(p, o, false);
+	identity_text(p, o, false);
+	tail_text(p, o);
 }
 
 /* ---- derived ids ---- */
@@ -315,34 +338,74 @@ bool place_derive_frags(struct place_new *b)
 	return ok;
 }
 
-/* The text the id is derived from and the canonical text begin alike: {"parts":[...]," is hashed
- * once, and that is most of it. */
+static bool keep_tail(void *arg, const void *p, size_t n)
+{
+	buf_put(arg, p, n);
+	return true;
+}
+
+/* What keep_tail kept, or once more what it had no room for. */
+static void hash_tail(struct hashing *h, const struct place *p, const struct buf *tail)
+{
+	struct text_out *o = h->o;
+	if (buf_err(tail) != ERR_NONE) {
+		tail_text(p, o);
+		return;
+	}
+	text_flush(o);
+	for (size_t i = 0, n; i < tail->n && !o->ended; i += n) {
+		n = MIN_OF(tail->n - i, (size_t)1 << 20);
+		sha_add(o->sha, tail->p + i, n);
+		o->n_flushed += n;
+		o->ended = stop_now(o->cancel);
+	}
+}
+
+/* The text the id is derived from and the canonical text begin and end alike: {"parts":[...]," is
+ * written and hashed once, the tensors and what follows are written once. That is nearly all. */
+static bool hash_both(struct place_new *b, struct hashing *h, struct buf *tail)
+{
+	struct place *p = b->p;
+	text_lit(h->o, "{\"parts\":[");
+	parts_text(p, h->o);
+	text_lit(h->o, "],");
+	text_flush(h->o);
+	uint64_t head = text_bytes(h->o);
+	sha_copy(&h->fork, &h->sha);
+	identity_text(p, h->o, true);
+	text_flush(h->o);
+	h->o->put = keep_tail;
+	h->o->arg = tail;
+	tail_text(p, h->o);
+	text_flush(h->o);
+	derived(&h->sha, p->id);
+	bool ended = h->o->ended;
+	text_init(h->o, &h->fork, false);
+	h->o->cancel = b->lim.cancel;
+	id_text(p, h->o);
+	identity_text(p, h->o, false);
+	hash_tail(h, p, tail);
+	text_flush(h->o);
+	p->text_bytes = head + text_bytes(h->o);
+	sha_hex(&h->fork, p->digest);
+	return !ended && !h->o->ended;
+}
+
 bool place_derive(struct place_new *b)
 {
 	struct place *p = b->p;
+	struct buf tail = BUF_INIT(place_room(b));
 	struct hashing h;
 	if (!hashing_begin(b, &h))
 		return false;
-	text_lit(h.o, "{\"parts\":[");
-	parts_text(p, h.o);
-	text_lit(h.o, "],");
-	text_flush(h.o);
-	uint64_t head = text_bytes(h.o);
-	sha_copy(&h.fork, &h.sha);
-	rest_text(p, h.o, true);
-	text_flush(h.o);
-	derived(&h.sha, p->id);
-	bool ended = h.o->ended;
-	text_init(h.o, &h.fork, false);
-	h.o->cancel = b->lim.cancel;
-	id_text(p, h.o);
-	rest_text(p, h.o, false);
-	text_flush(h.o);
-	p->text_bytes = head + text_bytes(h.o);
-	sha_hex(&h.fork, p->digest);
-	ended |= h.o->ended;
+	/* what a tensor's text may come to; more is found when it is needed */
+	size_t guess = 512ull * p->n_tensors;
+	if (guess < tail.limit)
+		huge_hint(buf_room(&tail, guess), guess);
+	bool done = hash_both(b, &h, &tail);
 	hashing_end(&h);
-	if (ended)
+	buf_fini(&tail);
+	if (!done)
 		return place_stopped(b);
 	return !b->place_id.p || bytes_eq(b->place_id, BYTES(p->id, DERIVED_ID_LEN)) ||
 	       place_fail(b, RULE_ID_PLACEMENT, "another id follows from the placement",

@@ -90,18 +90,11 @@ static struct bytes frag_name(const void *ctx, uint32_t i)
 	return ((const struct frag *)ctx)[i].id;
 }
 
-static bool check_ids(struct place_new *b, const uint32_t *order)
+static bool refuse_twin(struct place_new *b, const struct frag *f)
 {
-	const struct frag *f = b->p->frags;
-	for (uint32_t i = 1; i < b->p->n_frags; i++) {
-		if (!place_go(b, i))
-			return false;
-		if (bytes_eq(f[order[i - 1]].id, f[order[i]].id))
-			return place_fail(b, RULE_FRAGMENT_DUPLICATE_ID, "that id came before",
-					  "parts[%u].fragments[%u].placement_fragment_id",
-					  b->p->parts[f[order[i]].part].pos, f[order[i]].pos);
-	}
-	return true;
+	return place_fail(b, RULE_FRAGMENT_DUPLICATE_ID, "that id came before",
+			  "parts[%u].fragments[%u].placement_fragment_id",
+			  b->p->parts[f->part].pos, f->pos);
 }
 
 /* Fragments know their input part until now, and their final one from here on. */
@@ -123,6 +116,14 @@ static bool renumber_parts(struct place_new *b)
 	return true;
 }
 
+#define AHEAD 8 /* fragments that are on their way to the caches while one is worked on */
+
+static void fetch_frag(const struct frag *f)
+{
+	__builtin_prefetch(f);
+	__builtin_prefetch((const char *)(f + 1) - 1);
+}
+
 /* Walking in the order of ids fills every part in that order. */
 static bool group_by_part(struct place_new *b, uint32_t *order)
 {
@@ -141,6 +142,8 @@ static bool group_by_part(struct place_new *b, uint32_t *order)
 			free(out);
 			return false;
 		}
+		if (i + AHEAD < p->n_frags)
+			fetch_frag(&p->frags[order[i + AHEAD]]);
 		const struct frag *f = &p->frags[order[i]];
 		uint32_t to = at[f->part]++;
 		out[to] = *f;
@@ -201,6 +204,8 @@ static bool group_by_tensor(struct place_new *b)
 	for (uint32_t r = 0; r < p->n_parts; r++) {
 		const struct place_part *q = &p->parts[p->rank_order[r]];
 		for (uint32_t i = q->first; i < q->first + q->n; i++) {
+			if (i + AHEAD < p->n_frags)
+				__builtin_prefetch(p->frags[i + AHEAD].box);
 			struct frag *f = &p->frags[i];
 			p->tensor_part[at[f->tensor]] = p->rank_order[r];
 			p->by_tensor[at[f->tensor]++] = i;
@@ -354,11 +359,16 @@ bool place_check_whole(struct place_new *b)
 	if (!p->n_tensors || !p->n_frags)
 		return place_fail(b, RULE_PLACEMENT_EMPTY, "at least one of each is needed",
 				  "%s", p->n_tensors ? "parts" : "tensors");
+	uint32_t twin;
 	p->by_id = place_keep(b, p->n_frags * sizeof(uint32_t));
 	if (!p->by_id || !place_derive_frags(b))
 		return false;
-	if (!names_sort(frag_name, p->frags, p->n_frags, p->by_id, b->lim.cancel))
+	if (!names_sort_twin(frag_name, p->frags, p->n_frags, p->by_id, &twin, b->lim.cancel))
 		return place_sort_fail(b);
-	return renumber_parts(b) && check_ids(b, p->by_id) && group_by_part(b, p->by_id) &&
-	       group_by_tensor(b) && check_boxes(b) && check_aliases(b);
+	if (!renumber_parts(b))
+		return false;
+	if (twin)
+		return refuse_twin(b, &p->frags[p->by_id[twin]]);
+	return group_by_part(b, p->by_id) && group_by_tensor(b) && check_boxes(b) &&
+	       check_aliases(b);
 }

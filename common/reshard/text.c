@@ -92,16 +92,26 @@ static char *digits(char *end, uint64_t v)
 	return end;
 }
 
+static size_t n_digits(uint64_t v)
+{
+	uint64_t top = 10;
+	size_t n = 1;
+	for (; n < PEN_U64 && v >= top; n++)
+		if (__builtin_mul_overflow(top, 10, &top))
+			return n + 1;
+	return n;
+}
+
+char *pen_u64(char *p, uint64_t v)
+{
+	char *end = p + n_digits(v);
+	digits(end, v);
+	return end;
+}
+
 void text_u64(struct text_out *o, uint64_t v)
 {
-	char tmp[20], *p;
-	if (v < 10) {
-		*text_room(o, 1) = (char)('0' + v);
-		o->n++;
-		return;
-	}
-	p = digits(tmp + sizeof(tmp), v);
-	text_raw(o, p, (size_t)(tmp + sizeof(tmp) - p));
+	text_to(o, pen_u64(text_room(o, PEN_U64), v));
 }
 
 void text_u128(struct text_out *o, unsigned __int128 v)
@@ -165,25 +175,55 @@ static inline bool plain(const struct text_out *o, uint8_t c)
 	return c >= 0x20 && c != '"' && c != '\\' && (c < 0x7f || o->raw);
 }
 
+/* Zero when each of eight bytes stands for itself in J. */
+static inline uint64_t special8(uint64_t w)
+{
+	const uint64_t one = 0x0101010101010101u, top = 0x8080808080808080u;
+	uint64_t q = w ^ (one * '"'), b = w ^ (one * '\\');
+	return ((q - one) | (b - one) | (w - one * 0x20) | w | (w + one)) & top;
+}
+
 /* Bytes at the front of s that stand for themselves in J: eight at a time. */
 static size_t plain_ascii(const uint8_t *s, size_t n)
 {
-	const uint64_t one = 0x0101010101010101u, top = 0x8080808080808080u;
 	size_t i = 0;
 	for (; n - i >= 8; i += 8) {
-		uint64_t w, q, b;
+		uint64_t w;
 		memcpy(&w, s + i, 8);
-		q = w ^ (one * '"');
-		b = w ^ (one * '\\');
-		if (((q - one) | (b - one) | (w - one * 0x20) | w | (w + one)) & top)
+		if (special8(w))
 			break;
 	}
 	return i;
 }
 
+#define STR_SHORT 1024
+
+/* A string of 8 to STR_SHORT bytes that stand for themselves, looked at while they are copied. False:
+ * some may not; nothing was written. */
+static inline bool str_plain(struct text_out *o, struct bytes s)
+{
+	char *p = text_room(o, STR_SHORT + 2);
+	uint64_t w, special = 0;
+	*p++ = '"';
+	for (size_t i = 0; i < s.n - 8; i += 8) {
+		memcpy(&w, s.p + i, 8);
+		special |= special8(w);
+		memcpy(p + i, &w, 8);
+	}
+	memcpy(&w, s.p + s.n - 8, 8);
+	if (special | special8(w))
+		return false;
+	memcpy(p + s.n - 8, &w, 8);
+	p[s.n] = '"';
+	text_to(o, p + s.n + 1);
+	return true;
+}
+
 void text_str(struct text_out *o, struct bytes s)
 {
 	size_t i = 0;
+	if (s.n >= 8 && s.n <= STR_SHORT && str_plain(o, s))
+		return;
 	text_raw(o, "\"", 1);
 	while (i < s.n) {
 		size_t j = i + plain_ascii(s.p + i, s.n - i);
@@ -203,9 +243,9 @@ void text_u64s(struct text_out *o, const uint64_t *v, size_t n)
 {
 	text_raw(o, "[", 1);
 	for (size_t i = 0; i < n; i++) {
-		if (i)
-			text_raw(o, ",", 1);
-		text_u64(o, v[i]);
+		char *p = pen_u64(text_room(o, PEN_U64 + 1), v[i]);
+		*p = ',';
+		text_to(o, p + (i + 1 < n));
 	}
 	text_raw(o, "]", 1);
 }

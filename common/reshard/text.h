@@ -81,6 +81,21 @@ static inline void text_raw(struct text_out *o, const void *p, size_t n)
 
 #define text_lit(o, s) text_raw((o), "" s, sizeof(s) - 1)
 
+/* Into room that was asked for: the end of what was written. A number takes at most PEN_U64. */
+#define PEN_U64 20
+char *pen_u64(char *p, uint64_t v);
+static inline char *pen_raw(char *p, const void *s, size_t n)
+{
+	memcpy(p, s, n);
+	return p + n;
+}
+#define pen_lit(p, s) pen_raw((p), "" s, sizeof(s) - 1)
+/* What lies between text_room() and p counts. */
+static inline void text_to(struct text_out *o, const char *p)
+{
+	o->n = (size_t)(p - o->room);
+}
+
 void text_u64(struct text_out *o, uint64_t v);
 void text_u128(struct text_out *o, unsigned __int128 v);
 /* With quotes and escapes; s is UTF-8. */

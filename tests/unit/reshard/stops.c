@@ -219,7 +219,7 @@ static void cancels(const char *const *argv)
 	static struct pair w;
 	static const struct place_limits lim = PLACE_LIMITS;
 	struct vec_file models = vec_open("reshard/models.json");
-	int n = atoi(argv[3]), step = 0;
+	int n = atoi(argv[3]), step = 0, stopped = 0;
 	for (int i = 0; i < 2; i++) {
 		struct model_layout l;
 		struct place *p = NULL;
@@ -244,10 +244,13 @@ static void cancels(const char *const *argv)
 			printf("  %.0f%% (step %d): stopped after %.1f ms of processor time\n",
 			       100.0 * (2 * i + 1) / (2 * n), step, (double)late / 1e6);
 		worst = MAX_OF(worst, late);
-		/* the last may come when all is done */
-		expect(w.err == ERR_CANCELLED || i + 2 >= n, "it says that it was cancelled",
-		       i);
+		/* one that comes at the end, or while this thread waited for a processor, may find
+		 * all done */
+		expect(w.err == ERR_CANCELLED || (w.err == ERR_NONE && step >= 4),
+		       "it says that it was cancelled", i);
+		stopped += w.err == ERR_CANCELLED;
 	}
+	expect(stopped > 0, "some cancel was in time", stopped);
 	printf("%s: %zu and %zu bytes, whole in %.0f ms, %d cancels, worst %.1f ms\n", argv[0],
 	       w.source.n, w.target.n, (double)whole / 1e6, n, (double)worst / 1e6);
 	expect(worst <= 50000000, "50 ms", (long long)worst);
