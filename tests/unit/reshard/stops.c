@@ -207,8 +207,8 @@ static uint64_t cancel_at(struct pair *w, uint64_t cpu_at, int *step)
 	/* it waits after its end: the clock of a thread that is gone says nothing */
 	for (; now < cpu_at && w->step != 5; now = cpu_ns(clock))
 		sleep_ns(MIN_OF(cpu_at - now, 2000000));
-	*step = w->step;
 	atomic_store(&w->cancel, true);
+	*step = w->step; /* not before: this thread may lose its processor in between */
 	w->stays = false;
 	pthread_join(th, NULL);
 	return w->end_ns > now ? w->end_ns - now : 0;
