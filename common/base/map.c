@@ -66,6 +66,22 @@ static bool have_segment(struct map *m, size_t i)
 	return true;
 }
 
+/* The one bucket after the other is split: their entries lie anywhere, and are fetched while the ones before
+ * are moved. Measured in a merge of 500,000: a fifth of its time (2026-11-30). */
+enum { SPLIT_AHEAD = 8 };
+
+/* always_inline: gcc 12 takes a function that only fetches for one that does nothing. */
+__attribute__((always_inline)) static inline void split_ahead(const struct map *m, size_t i,
+							      size_t full)
+{
+	if (i + 2 * SPLIT_AHEAD >= full)
+		return;
+	__builtin_prefetch(*bucket_at(m, i + 2 * SPLIT_AHEAD), 1);
+	const struct map_node *n = *bucket_at(m, i + SPLIT_AHEAD);
+	if (n)
+		__builtin_prefetch(n->next, 1);
+}
+
 /* One bucket more; without memory the chains get longer instead. */
 static void grow(struct map *m)
 {
@@ -74,9 +90,7 @@ static void grow(struct map *m)
 		return;
 	struct map_node **low = bucket_at(m, b - full), **high = bucket_at(m, b);
 	m->n_buckets++;
-	/* what the splits after this one read */
-	if (b - full + 2 < full)
-		__builtin_prefetch(*bucket_at(m, b - full + 2));
+	split_ahead(m, b - full, full);
 	while (*low) {
 		struct map_node *n = *low;
 		if ((n->hash & (2 * full - 1)) != b) {

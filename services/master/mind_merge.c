@@ -273,6 +273,20 @@ static void writing_all(struct mind *m, struct holder *h, const struct msg_inven
 
 /* ---- pieces ---- */
 
+/* Keys come in no order: what the table has near them is fetched while those before them are merged. */
+static void merge_ahead(const struct mind *m, const struct msg_inventory_rep *piece, size_t i)
+{
+	enum { STEP = 8 };
+	for (size_t n = 1; n <= 2 && i + n * STEP < piece->entries.n; n++) {
+		const struct msg_entry *e = &piece->entries.p[i + n * STEP];
+		uint64_t hash = bits_reversed(obj_key_hash(e->tenant, e->key));
+		if (n == 2)
+			map_warm_bucket(&m->objs, hash);
+		else
+			map_warm_node(&m->objs, hash);
+	}
+}
+
 void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_rep *piece)
 {
 	struct holder *h = holder_at(m, holder);
@@ -284,6 +298,7 @@ void mind_inventory(struct mind *m, uint32_t holder, const struct msg_inventory_
 		return; /* V10 */
 	mind_enter(m);
 	for (size_t i = 0; i < piece->entries.n; i++) {
+		merge_ahead(m, piece, i);
 		if (sound(&piece->entries.p[i])) {
 			entry_merge(m, h, &piece->entries.p[i]);
 		} else {
