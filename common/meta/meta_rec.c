@@ -107,8 +107,11 @@ static enum err check_tomb(const struct meta_rec *r, const struct msg_meta_tomb 
 static enum err check_range(const struct meta_rec *r, const struct msg_meta_range *m,
 			    struct why *why)
 {
-	if (m->match != 1)
-		return bad(why, r, "match", "1 (prefix)");
+	if (m->match != 1 && m->match != 2)
+		return bad(why, r, "match", "1 (prefix) or 2 (object group)");
+	if (m->match == 2 && (m->prefix.n == 0 || m->tenant.n == 0))
+		return bad(why, r, "match",
+			   "2 (object group) with a tenant and the group's id");
 	if (m->tenant.n && !name_ok(m->tenant))
 		return bad(why, r, "tenant", "empty or 1..64 characters of A-Z a-z 0-9 . _ -");
 	if (m->prefix.n > 1024)

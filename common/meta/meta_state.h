@@ -156,6 +156,9 @@ uint64_t meta_floor(const struct meta_holder *h, uint32_t shard);
  */
 uint64_t meta_barred(const struct meta_holder *h, uint32_t shard, struct bytes tenant,
 		     struct bytes key);
+/* The same of an object group's members, by its id: the floor and tombstones of match 2. */
+uint64_t meta_barred_group(const struct meta_holder *h, uint32_t shard, struct bytes tenant,
+			   struct bytes group);
 /* Nothing is kept for h in that shard: no SETTLED is due. */
 bool meta_holder_clear(const struct meta_holder *h, uint32_t shard);
 

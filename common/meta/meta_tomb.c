@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { EXACT = 0 };
+enum { EXACT = 0, PREFIX = 1, GROUP = 2 };
 
 /* What a lookup compares with. */
 struct tomb_key {
@@ -95,7 +95,7 @@ void sweep_later(struct meta_holder *h)
 
 static void count_range(struct hshard *s, const struct tomb *t, int by)
 {
-	if (t->match == EXACT)
+	if (t->match != PREFIX)
 		return;
 	s->lens[t->text_n] += (uint32_t)by;
 	s->n_ranges += (uint32_t)by;
@@ -119,7 +119,7 @@ static void uncount_alive(struct hshard *s, const struct tomb *t)
 static enum err tomb_new(struct meta_holder *h, struct hshard *s, const struct tomb_key *k,
 			 uint64_t hash, struct tomb **out)
 {
-	if (k->match != EXACT && !s->lens) {
+	if (k->match == PREFIX && !s->lens) {
 		s->lens = calloc(META_KEY_MAX + 1, sizeof(*s->lens));
 		if (!s->lens)
 			return ERR_NO_MEMORY;
@@ -304,10 +304,17 @@ uint64_t meta_barred(const struct meta_holder *h, uint32_t shard, struct bytes t
 		if (s->lens[n] == 0)
 			continue;
 		struct bytes prefix = BYTES(key.p, n);
-		top = MAX_OF(top, ceiling_of(h, s, 1, tenant, prefix));
-		top = MAX_OF(top, ceiling_of(h, s, 1, BYTES(NULL, 0), prefix));
+		top = MAX_OF(top, ceiling_of(h, s, PREFIX, tenant, prefix));
+		top = MAX_OF(top, ceiling_of(h, s, PREFIX, BYTES(NULL, 0), prefix));
 	}
 	return top;
+}
+
+uint64_t meta_barred_group(const struct meta_holder *h, uint32_t shard, struct bytes tenant,
+			   struct bytes group)
+{
+	const struct hshard *s = shard_find(h, shard);
+	return s ? MAX_OF(s->floor, ceiling_of(h, s, GROUP, tenant, group)) : 0;
 }
 
 bool meta_holder_clear(const struct meta_holder *h, uint32_t shard)
@@ -368,7 +375,7 @@ static void recount_shard(const struct meta_holder *h, const struct hshard *s,
 		assert(t->ceiling > 0 && t->era <= s->era);
 		all->n++;
 		all->bytes += bytes_of(t);
-		all->ranges += t->match != EXACT;
+		all->ranges += t->match == PREFIX;
 		if (!tomb_dead(h, s, t)) {
 			assert(t->era == s->era); /* an era ends only when all of it died */
 			alive.n++;

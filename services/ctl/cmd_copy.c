@@ -97,9 +97,14 @@ static enum err read_put_opts(struct cli *c, struct pml_put_opts *o)
 			       PML_KEY_MAX);
 	o->group = group;
 	o->group_bytes = group ? strlen(group) : 0;
-	uint64_t replicas = 0;
+	uint64_t replicas = 0, size = 0;
+	if (!group && cli_has(c, "--group-size"))
+		return why_set(&c->why, ERR_INVALID_PARAMS, "--group-size needs --group NAME");
 	enum err e = read_number(c, "--replicas", 16, &replicas);
+	if (e == ERR_NONE)
+		e = read_number(c, "--group-size", 1 << 20, &size);
 	o->replica_num = (uint32_t)replicas;
+	o->group_size = (uint32_t)size;
 	return e == ERR_NONE ? read_number(c, "--soft-pin", 86400000, &o->soft_pin_ms) : e;
 }
 

@@ -49,6 +49,7 @@ static const struct cli_flag put_flags[] = {
 	{ "--hard-pin", NULL, "its last copy is never evicted", NULL },
 	{ "--soft-pin", "MS", "evicted last for so long, 1 to 86400000 (30 minutes: 1800000)", NULL },
 	{ "--group", "NAME", "object group: its members are evicted together", NULL },
+	{ "--group-size", "N", "readable only while the group has so many, 1 to 1048576", NULL },
 	{ "--format", "TAG", "a get that names another tag misses it", NULL },
 	{ 0 },
 };

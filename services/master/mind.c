@@ -23,10 +23,11 @@ static void limits(struct mind_limits *l)
 
 static void init(struct mind *m)
 {
-	struct map *maps[] = { &m->objs,    &m->by_version, &m->by_number,
-			       &m->clients, &m->rems,	    &m->tenants };
-	struct list *lists[] = { &m->active,	  &m->todo, &m->ended, &m->times,
-				 &m->clients_lru, &m->apps, &m->space, &m->ranges };
+	struct map *maps[] = { &m->objs, &m->by_version, &m->by_number, &m->clients,
+			       &m->rems, &m->tenants,	 &m->groups };
+	struct list *lists[] = { &m->active,	  &m->todo,	      &m->ended, &m->times,
+				 &m->clients_lru, &m->apps,	      &m->space, &m->ranges,
+				 &m->groups_look, &m->groups_evicting };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)
 		map_init(maps[i], SIZE_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
@@ -128,6 +129,7 @@ void mind_kick(struct mind *m)
 {
 	while (!list_empty(&m->active))
 		list_push_back(&m->todo, list_pop_front(&m->active));
+	groups_kick(m);
 }
 
 static void run_todo(struct mind *m, size_t n)
@@ -149,6 +151,7 @@ void mind_leave(struct mind *m)
 {
 	while (m->depth == 1) {
 		run_todo(m, STEPS);
+		(void)groups_work(m, STEPS);
 		if (m->space_dirty)
 			space_pump(m);
 		range_pump(m);
@@ -180,6 +183,7 @@ bool mind_work(struct mind *m)
 	for (uint32_t i = 0; i < m->n_holders; i++)
 		more |= holder_work(m, m->holders[i]);
 	more |= attempts_due(m);
+	more |= groups_work(m, 16 * STEPS);
 	more |= evict_work(m);
 	more |= range_work(m);
 	if (!list_empty(&m->space)) {
@@ -187,7 +191,7 @@ bool mind_work(struct mind *m)
 		m->space_ns = m->now + RETRY_MS * 1000000ull;
 	}
 	mind_leave(m);
-	return more || !list_empty(&m->todo);
+	return more || !list_empty(&m->todo) || !list_empty(&m->groups_look);
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)
@@ -198,7 +202,8 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 uint64_t mind_due_ns(const struct mind *m)
 {
 	uint64_t due = sooner(evict_due_ns(m), m->retry_ns);
-	if (!list_empty(&m->todo) || m->evict_left || range_walking(m))
+	if (!list_empty(&m->todo) || !list_empty(&m->groups_look) || m->evict_left ||
+	    range_walking(m))
 		return 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		const struct holder *h = m->holders[i];
@@ -254,6 +259,9 @@ void mind_appended(struct mind *m, struct mind_append *pub, enum err e)
 		break;
 	case APP_RANGE:
 		range_appended(m, a, e);
+		break;
+	case APP_GROUP:
+		group_appended(m, a);
 		break;
 	}
 	free(a);
@@ -327,6 +335,7 @@ void mind_free(struct mind *m)
 	calls_end(m, &m->space, ERR_SHUTTING_DOWN);
 	while (map_scan(&m->objs, &cursor, 4096, free_obj, m))
 		;
+	groups_free(m);
 	cursor = 0;
 	while (map_scan(&m->clients, &cursor, 4096, free_client, m))
 		;
@@ -341,8 +350,8 @@ void mind_free(struct mind *m)
 		free(a);
 	}
 	tenants_free(m);
-	struct map *maps[] = { &m->objs,    &m->by_version, &m->by_number,
-			       &m->clients, &m->rems,	    &m->tenants };
+	struct map *maps[] = { &m->objs, &m->by_version, &m->by_number, &m->clients,
+			       &m->rems, &m->tenants,	 &m->groups };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)
 		map_fini(maps[i]);
 	free(m);

@@ -15,6 +15,7 @@
  * I3: an extent is allocated only after the holder is adopted and its whole inventory is merged, and
  *     never while a slot, a writing range or an open attempt has it (T6).
  * I4: gauges equal a recount (C3).
+ * G1..G4: an object group's members are found and evicted together (mind_group.c).
  * I5: index memory is bounded: at most 200 bytes an object beside its key; limits answer BUSY (B1).
  * I6: no scan longer than 2 ms: inventories, evictions and sweeps are sliced; mind_work() goes on (L4).
  *
@@ -240,7 +241,8 @@ struct mind_put {
  * PUT_START: space, a version, an open attempt. A repeat of an open attempt gets the same answer; of a
  * closed one ERR_EXISTS ("DONE", V4). Waits while space is made (B2).
  *
- * ERR_ALREADY_EXISTS, ERR_BUSY_WRITING, ERR_RECOVERING, ERR_TEMPORARILY_AWAY, ERR_CONFLICT (a condition),
+ * ERR_ALREADY_EXISTS, ERR_BUSY_WRITING, ERR_RECOVERING, ERR_TEMPORARILY_AWAY, ERR_CONFLICT (a condition, or
+ * its group has another size or all its members),
  * ERR_TOO_LARGE, ERR_BUSY (all leased: retry_ms), ERR_POOL_PINNED, ERR_STALE_TERM, ERR_INVALID_PARAMS,
  * ERR_NOT_READY (no holder with memory), ERR_QUOTA (pins, or a size, above what the tenant may have)
  */
@@ -293,7 +295,8 @@ struct mind_object { /* borrowed until the next call */
 /*
  * lease_ms 0: a probe (no use, no lease: B3).
  *
- * ERR_NOT_FOUND (why says whether a durable holder is away), ERR_RECOVERING, ERR_TEMPORARILY_AWAY
+ * ERR_NOT_FOUND (why says whether a durable holder is away, or that its group is not whole),
+ * ERR_RECOVERING, ERR_TEMPORARILY_AWAY
  */
 enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint32_t lease_ms,
 		     struct bytes format, struct mind_object *out, struct why *why) MUST_CHECK;

@@ -43,9 +43,13 @@ enum err evict_obj(struct mind *m, struct obj *o)
 {
 	if (!obj_served(m, o))
 		return ERR_NOT_FOUND;
-	if (!evictable(m, o))
+	struct group *g = group_of(o);
+	if (g ? !group_evictable(m, g) : !evictable(m, o))
 		return ERR_BUSY;
-	evict(m, o);
+	if (g)
+		group_evict(m, g);
+	else
+		evict(m, o);
 	return ERR_NONE;
 }
 
@@ -65,7 +69,10 @@ static void unpin(struct mind *m)
 	for (int i = 0; i < LOOK && (n = heap_min(&m->softs)) && n->key <= m->now; i++) {
 		struct opts *p = container_of(n, struct opts, soft);
 		struct obj *o = p->copy->obj;
+		struct group *g = group_of(o);
 		heap_remove(&m->softs, n);
+		if (g && g->which == LRU_SOFT && g->soft_until_ns <= m->now)
+			group_place(m, g, true);
 		if (!list_linked(&o->lru) || o->which != LRU_SOFT || lru_of(m, o) != LRU_PLAIN)
 			continue;
 		lru_del(m, o);
@@ -79,16 +86,46 @@ struct round {
 	bool more; /* not all were looked at */
 };
 
-static void look(struct mind *m, struct lru_queue *q, struct obj *o, struct round *r)
+static void leased_until(struct mind *m, uint64_t end)
+{
+	if (end > m->now)
+		m->lease_end_ns = m->lease_end_ns ? MIN_OF(m->lease_end_ns, end) : end;
+}
+
+static void look_obj(struct mind *m, struct lru_queue *q, struct obj *o, struct round *r)
 {
 	if (evictable(m, o)) {
 		r->got += bytes_of(o);
 		evict(m, o);
 		q->looked = 0;
-	} else if (obj_leased(m, o)) {
-		uint64_t end = lease_end_ns(m, o);
-		m->lease_end_ns = m->lease_end_ns ? MIN_OF(m->lease_end_ns, end) : end;
+	} else {
+		leased_until(m, lease_end_ns(m, o));
 	}
+}
+
+static void look_group(struct mind *m, struct lru_queue *q, struct group *g, struct round *r)
+{
+	if (group_evictable(m, g)) {
+		r->got += g->bytes;
+		group_evict(m, g);
+		q->looked = 0;
+	} else {
+		leased_until(m, group_lease_ns(m, g));
+	}
+}
+
+static void look(struct mind *m, struct lru_queue *q, struct list *it, struct round *r)
+{
+	if (q->groups)
+		look_group(m, q, list_entry(it, struct group, lru), r);
+	else
+		look_obj(m, q, list_entry(it, struct obj, lru), r);
+}
+
+static uint32_t first_used(const struct lru_queue *q)
+{
+	return q->groups ? list_entry(q->l.next, struct group, lru)->used
+			 : list_entry(q->l.next, struct obj, lru)->used;
 }
 
 /* The queue whose first was used longest ago, of those that were not looked through; NULL: none. */
@@ -96,14 +133,14 @@ static struct lru_queue *oldest(const struct mind *m, enum lru which, const stru
 {
 	struct lru_queue *best = NULL;
 	uint32_t used = 0;
-	for (uint32_t i = 0; i < m->n_sets; i++) {
-		struct lru_queue *q = &m->sets[i]->objs[which];
-		if (q->looked >= q->n || (r->only && r->only != m->sets[i]))
+	for (uint32_t i = 0; i < 2 * m->n_sets; i++) {
+		struct lru_set *s = m->sets[i / 2];
+		struct lru_queue *q = i % 2 ? &s->groups[which] : &s->objs[which];
+		if (q->looked >= q->n || (r->only && r->only != s))
 			continue;
-		uint32_t u = list_entry(q->l.next, struct obj, lru)->used;
-		if (!best || u < used) {
+		if (!best || first_used(q) < used) {
 			best = q;
-			used = u;
+			used = first_used(q);
 		}
 	}
 	return best;
@@ -123,7 +160,7 @@ static void evict_list(struct mind *m, enum lru which, struct round *r)
 		list_del(it);
 		list_push_back(&q->l, it);
 		q->looked++;
-		look(m, q, list_entry(it, struct obj, lru), r);
+		look(m, q, it, r);
 	}
 }
 
@@ -131,7 +168,7 @@ static void turn_ends(struct mind *m)
 {
 	for (uint32_t i = 0; i < m->n_sets; i++)
 		for (int w = 0; w < LRU_N; w++)
-			m->sets[i]->objs[w].looked = 0;
+			m->sets[i]->objs[w].looked = m->sets[i]->groups[w].looked = 0;
 	m->lease_end_ns = 0;
 }
 
@@ -139,7 +176,7 @@ bool evict_turning(const struct mind *m)
 {
 	for (uint32_t i = 0; i < m->n_sets; i++)
 		for (int w = 0; w < LRU_N; w++)
-			if (m->sets[i]->objs[w].looked)
+			if (m->sets[i]->objs[w].looked || m->sets[i]->groups[w].looked)
 				return true;
 	return false;
 }
@@ -167,7 +204,9 @@ static uint64_t n_in(const struct mind *m, const struct lru_set *only, enum lru 
 {
 	uint64_t n = 0;
 	for (uint32_t i = 0; i < m->n_sets; i++)
-		n += !only || only == m->sets[i] ? m->sets[i]->objs[which].n : 0;
+		n += !only || only == m->sets[i]
+			     ? m->sets[i]->objs[which].n + m->sets[i]->groups[which].n
+			     : 0;
 	return n;
 }
 

@@ -268,6 +268,7 @@ static void holder_gone(struct mind *m, struct holder *h, enum holder_state s)
 		attempt_end(m, list_entry(h->attempts.next, struct attempt, of_holder), false);
 	while (!list_empty(&h->quars))
 		quar_free(m, h, list_entry(h->quars.next, struct quar, node), false);
+	m->n_dropping += !h->dropping;
 	h->dropping = true;
 	h->drop_at = 0;
 	mind_kick(m);
@@ -614,6 +615,7 @@ static void drop_some(struct mind *m, struct holder *h)
 	}
 	if (h->n_copies)
 		return;
+	m->n_dropping -= h->dropping;
 	h->dropping = false;
 	pages_free(m, h);
 	segs_free(m, h);

@@ -56,13 +56,20 @@ static void page_squeeze(struct page *p, struct obj *o)
 	page_squeeze(p, o);
 }
 
+/* Its holder may be adopted again just now: it is there. */
+static bool shown(const struct mind *m, const struct obj *o)
+{
+	const struct copy *c = obj_served(m, o);
+	struct why why = { 0 };
+	return c && group_readable(m, c, &why) == ERR_NONE;
+}
+
 static void page_one(struct map_node *n, void *arg)
 {
 	struct page *p = arg;
 	struct obj *o = container_of(n, struct obj, node);
 	if (o->tenant != p->tenant || o->key_n < p->prefix.n ||
-	    (p->prefix.n && memcmp(o->key, p->prefix.p, p->prefix.n) != 0) ||
-	    !obj_served(p->m, o)) /* its holder may be adopted again just now: it is there */
+	    (p->prefix.n && memcmp(o->key, p->prefix.p, p->prefix.n) != 0) || !shown(p->m, o))
 		return;
 	if (p->from.tie && order_of(o) == p->from.hash && obj_key_tie(obj_key(o)) < p->from.tie)
 		return;
@@ -187,6 +194,14 @@ static void explain_work(const struct mind *m, const struct work *w, const struc
 		fact(f, "append", "%u under way", w->asking);
 }
 
+static void explain_group(const struct group *g, const struct facts *f)
+{
+	static const char *const phases[] = { "", ", being evicted", ", evicted" };
+	fact(f, "group", "\"%.*s\", %u of %u members%s%s", MIN_OF((int)g->id_n, 100),
+	     (const char *)g->id, g->n_ready, g->size, g->size ? "" : " (open)",
+	     phases[g->phase]);
+}
+
 static void explain_obj(const struct mind *m, const struct obj *o, const struct facts *f)
 {
 	const struct copy *s = obj_served(m, o);
@@ -199,6 +214,8 @@ static void explain_obj(const struct mind *m, const struct obj *o, const struct 
 		     (lease_end_ns(m, o) - m->now) / 1000000);
 	if (s)
 		fact(f, "idle", "%" PRIu64 " ms", (m->now - used_at_ns(m, o)) / 1000000);
+	if (group_of(o))
+		explain_group(group_of(o), f);
 	if (o->work)
 		explain_work(m, o->work, f);
 }
@@ -263,7 +280,7 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 /* ---- the recount ---- */
 
 struct tally {
-	uint64_t copies, served;
+	uint64_t copies, served, grouped;
 	struct tenant_sum {
 		uint64_t used, pinned, served;
 	} * of;
@@ -323,8 +340,9 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 		assert(!(c->flags & COPY_SERVED) || c->version == top ||
 		       !holder_in(m->holders[c->holder]));
 	assert(!pending || o->work);
-	assert(served == list_linked(&o->lru));
+	assert((served && !group_of(o)) == list_linked(&o->lru));
 	t->served += served;
+	t->grouped += served && group_of(o);
 	sum->served += served;
 	const struct attempt *a = o->work ? o->work->attempt : NULL;
 	sum->used += a ? rounded(a->ranges, a->n_ranges) : 0;
@@ -382,7 +400,8 @@ static void check_tenants(const struct mind *m, const struct tally *t)
 	for (uint32_t i = 0; i < m->n_sets; i++)
 		for (int w = 0; w < LRU_N; w++)
 			lru += check_queue(&m->sets[i]->objs[w]);
-	assert(lru == m->n_served && pinned == m->pinned);
+	groups_check(m);
+	assert(lru + t->grouped == m->n_served && pinned == m->pinned);
 }
 
 void mind_check(const struct mind *m)

@@ -28,6 +28,17 @@ static bool sound(const struct msg_entry *e)
 	return true;
 }
 
+/* Of what is RETIRED only the mark of a group's eviction says more (G3). */
+static bool evicted_member(const struct msg_entry *e)
+{
+	return e->state == 2 && e->reason == RETIRE_EVICTED && e->opts && e->opts->group.n;
+}
+
+static bool keeps_opts(const struct msg_entry *e)
+{
+	return e->state == 1 || evicted_member(e);
+}
+
 /* An entry that the table does not have. */
 static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg_entry *e)
 {
@@ -48,7 +59,8 @@ static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg
 	}
 	struct copy *c = copy_new(m, o, h, e->slot, n);
 	/* one that is to go through T2 is remembered from the start */
-	if (!c || (e->state == 1 && opts_copy(m, e->opts, &c->opts) != ERR_NONE) ||
+	if (!c || (keeps_opts(e) && opts_copy(m, e->opts, &c->opts) != ERR_NONE) ||
+	    group_join(m, tenant, c->opts) != ERR_NONE ||
 	    (e->state == 1 && !e->published && !work_get(m, o))) {
 		h->short_memory = true;
 		if (c)
@@ -63,6 +75,7 @@ static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg
 	c->segment = segment;
 	memcpy(c->ranges, r, n * sizeof(*r));
 	charge_copy(m, c, true);
+	group_link(m, c);
 	c->flags = COPY_MERGED;
 	return c;
 }
@@ -88,7 +101,6 @@ static bool returned(const struct mind *m, const struct holder *h)
 static void entry_committed(struct mind *m, struct holder *h, struct copy *c,
 			    const struct msg_entry *e)
 {
-	struct obj *o = c->obj;
 	if (c->state >= COPY_RETIRING) { /* RETIRE was lost: it is owed under this adoption */
 		copy_retire(m, c, c->reason);
 		return;
@@ -100,7 +112,7 @@ static void entry_committed(struct mind *m, struct holder *h, struct copy *c,
 	if (BROKEN(m, MIND_BREAK_MERGE_TOMB) && !returned(m, h))
 		return;
 #endif
-	if (c->version > meta_barred(h->row, 0, tenant_name(m, o->tenant), obj_key(o)))
+	if (c->version > holder_barred(m, h, c->obj, c->opts))
 		return;
 	copy_unserve(m, c);
 	if (!(c->flags & COPY_BARRED))
@@ -201,6 +213,8 @@ static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry
 		entry_committed(m, h, c, e);
 	else
 		entry_retired(m, c, e);
+	if (evicted_member(e))
+		group_mark(m, c, e->evict_id);
 	if (x != ERR_NONE)
 		entry_overlap(m, c);
 	obj_step(m, c->obj);

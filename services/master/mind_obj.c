@@ -171,6 +171,7 @@ void opts_free(struct mind *m, struct opts *o)
 {
 	if (!o)
 		return;
+	group_leave(m, o);
 	heap_remove(&m->softs, &o->soft);
 	m->bytes -= o->bytes;
 	free(o);
@@ -261,6 +262,7 @@ void copy_state(struct mind *m, struct copy *c, enum copy_state s)
 		c->free_ns = 0; /* nobody read it */
 	c->state = (uint8_t)s;
 	copy_coming(m, c, s >= COPY_RETIRING);
+	group_state(m, c);
 	if (s >= COPY_RETIRED)
 		copy_unflag(m, c);
 }
@@ -316,7 +318,8 @@ void lru_add(struct mind *m, struct obj *o, enum lru which, bool old)
 static void lru_place(struct mind *m, struct obj *o)
 {
 	lru_del(m, o);
-	lru_add(m, o, lru_of(m, o), false);
+	if (!group_of(o)) /* a group has its place, its members have none */
+		lru_add(m, o, lru_of(m, o), false);
 }
 
 /* A soft pin starts when the first replica is readable; further ones, and reads, prolong nothing. */
@@ -351,6 +354,7 @@ void copy_serve(struct mind *m, struct copy *c)
 		c->opts->copy = c;
 	if (c->opts && c->opts->m.soft_pin_ms)
 		soft_begin(m, c);
+	group_served(m, c, true);
 	if (c->obj->used == 0)
 		c->obj->used = tick_of(m, m->now);
 	lru_place(m, c->obj);
@@ -363,16 +367,24 @@ void copy_unserve(struct mind *m, struct copy *c)
 	c->flags &= (uint8_t)~COPY_SERVED;
 	if (c->state != COPY_COMMITTED)
 		c->free_ns = lease_end_ns(m, c->obj); /* readers may still be at it */
-	if (any_served(c->obj))
+	group_served(m, c, false);
+	if (any_served(c->obj)) {
+		if (!list_linked(&c->obj->lru))
+			lru_place(m, c->obj); /* a newer version is of no group */
 		return;
+	}
 	count_served(m, c->obj, -1ull);
 	lru_del(m, c->obj);
 }
 
 void obj_use(struct mind *m, struct obj *o)
 {
+	struct group *g = group_of(o);
 	o->used = tick_of(m, m->now);
-	lru_place(m, o);
+	if (g)
+		group_used(m, g);
+	else
+		lru_place(m, o);
 }
 
 bool obj_leased(const struct mind *m, const struct obj *o)
@@ -465,6 +477,9 @@ static void lease(struct mind *m, struct obj *o, uint32_t ms)
 	if (!obj_leased(m, o))
 		o->n_leases = 0;
 	o->lease = MAX_OF(o->lease, tick_of(m, until) + 1); /* never shorter than granted */
+	struct group *g = group_of(o);
+	if (g)
+		group_leased(g, o->lease);
 }
 
 enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint32_t lease_ms,
@@ -486,6 +501,9 @@ enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint
 	if (format.n && (!c->opts || c->opts->m.format.n != format.n ||
 			 memcmp(c->opts->m.format.p, format.p, format.n) != 0))
 		return why_set(why, ERR_NOT_FOUND, "the key has an object of another format");
+	e = group_readable(m, c, why);
+	if (e != ERR_NONE)
+		return e;
 	if (lease_ms) {
 		m->n.hits++;
 		lease(m, o, lease_ms);
@@ -513,7 +531,10 @@ enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uin
 		return ERR_LEASE_LOST;
 	/* at the counter's end it is not known how many there are: time ends it */
 	if (o->n_leases > 0 && o->n_leases < UINT16_MAX && --o->n_leases == 0) {
+		struct group *g = group_of(o);
 		o->lease = 0;
+		if (g)
+			group_released(g);
 		m->space_dirty = true;
 	}
 	return ERR_NONE;

@@ -57,8 +57,14 @@ struct range {
 };
 
 /* Of a put: what its slot keeps, when it is not all defaults. */
+enum member { MEMBER_NONE, MEMBER_IN, MEMBER_DYING };
 struct opts {
-	struct msg_put_opts m;	/* points behind */
+	struct msg_put_opts m; /* points behind */
+	struct group *group;   /* of an attempt or a member; NULL: none, or it has left */
+	struct list member;    /* of its group, by state; not of an attempt */
+	enum member state;
+	bool owed; /* dying, and its RETIRE is not acknowledged */
+	uint64_t space;
 	struct copy *copy;	/* NULL: of an attempt */
 	struct heap_node soft;	/* m->softs while the pin runs */
 	uint64_t soft_until_ns; /* 0: it was never readable */
@@ -87,12 +93,38 @@ struct copy {
 enum lru { LRU_PLAIN, LRU_SOFT, LRU_HARD, LRU_N };
 struct lru_queue { /* the one used longest ago first */
 	struct list l;
+	bool groups; /* of struct group, else of struct obj */
 	uint64_t n;
 	uint64_t looked; /* in the turn of an eviction (mind_evict.c) */
 };
 /* One for all tenants without a quota, and one for each that has one (it evicts its own). */
 struct lru_set {
-	struct lru_queue objs[LRU_N];
+	struct lru_queue objs[LRU_N], groups[LRU_N];
+};
+
+/*
+ * An object group (mind_group.c). Its members are copies; those of one version of an object are one.
+ *
+ *	WHOLE ──evicted, one is lost, or a mark is merged──► RETIRING ──all are marked──► DRAINING ──► WHOLE
+ */
+enum group_phase { GROUP_WHOLE, GROUP_RETIRING, GROUP_DRAINING };
+struct group {
+	struct map_node node;
+	struct list in, todo,
+		dying;		    /* opts.member: live; to be looked at; to go, RETIRE said */
+	struct list waits;	    /* mind_call.node: puts */
+	struct list lru;	    /* while a member is served */
+	struct list look, evicting; /* m->groups_look, m->groups_evicting */
+	uint64_t evict_id, bytes, soft_until_ns;
+	enum group_phase phase;
+	uint32_t size; /* 0: open */
+	uint32_t n_attempts, n_linked, n_served, n_ready, n_hard, n_owed, asking;
+	uint32_t lease, used; /* ticks, as an object's; its age is that of its youngest use */
+	bool loose;	      /* leases were given back: the longest is to be found anew */
+	bool whole;	      /* it was, in this term */
+	uint8_t which;
+	uint16_t tenant, id_n;
+	uint8_t id[];
 };
 
 struct obj {
@@ -252,7 +284,7 @@ struct tenant {
 };
 
 /* The first of an append's kinds of owner. */
-enum app_kind { APP_TOMB, APP_HOLDER, APP_SETTLED, APP_RANGE };
+enum app_kind { APP_TOMB, APP_HOLDER, APP_SETTLED, APP_RANGE, APP_GROUP };
 struct app {
 	struct mind_append pub;
 	struct list node;
@@ -260,6 +292,7 @@ struct app {
 	struct obj *obj;
 	struct holder *holder;
 	struct range_op *range;
+	struct group *group;
 	struct row_text *text;	  /* APP_HOLDER: owned */
 	bool away, gone, floored; /* APP_HOLDER: what it makes of it */
 	size_t bytes;
@@ -298,7 +331,7 @@ struct mind {
 	uint64_t rng;
 	enum err failed;
 	uint32_t depth;
-	struct map objs, by_version, by_number, clients, rems, tenants;
+	struct map objs, by_version, by_number, clients, rems, tenants, groups;
 	struct tenant **tenant; /* by index */
 	uint32_t n_tenants, cap_tenants;
 	uint16_t tenant_last; /* asked for last */
@@ -307,9 +340,11 @@ struct mind {
 	uint32_t n_unmerged; /* in, not merged, entries unknown: they hold up all (V8) */
 	uint32_t n_partial;  /* in, not merged, entries known */
 	uint32_t n_away;
+	uint32_t n_dropping; /* went; copies of them are in the index still */
 	uint64_t merges;
 	struct list active, todo, ended, times, clients_lru, apps, space, ranges;
-	struct lru_set shared, **sets; /* sets: all of them */
+	struct list groups_look, groups_evicting; /* something changed; not WHOLE */
+	struct lru_set shared, **sets;		  /* sets: all of them */
 	uint32_t n_sets;
 	struct heap softs;     /* soft pins that run, by their end */
 	uint64_t lease_end_ns; /* met in the turn of an eviction */
@@ -472,6 +507,46 @@ uint64_t slots_later_ns(const struct holder *h);
 void slots_hurry(struct mind *m, struct holder *h);
 void pages_free(struct mind *m, struct holder *h);
 
+/* ---- mind_group.c ---- */
+
+/* Into opts; nothing when it names none. ERR_NO_MEMORY */
+enum err group_join(struct mind *m, uint16_t tenant, struct opts *o) MUST_CHECK;
+/* An attempt of a member begins; ends (before its opts go, or become a copy's). */
+void group_attempt(struct mind *m, struct opts *o, bool on);
+/* A copy with these opts is there; has become served, or no longer is; is of another state; is gone. */
+void group_link(struct mind *m, struct copy *c);
+void group_served(struct mind *m, struct copy *c, bool on);
+void group_state(struct mind *m, struct copy *c);
+void group_leave(struct mind *m, struct opts *o);
+/* An inventory has c RETIRED by an eviction with this id: every member up to it goes. */
+void group_mark(struct mind *m, struct copy *c, uint64_t evict_id);
+/* FREE, and leaving the index, wait for all of the group. */
+bool group_holds(const struct copy *c);
+/* That of what is served of o; NULL: none. */
+struct group *group_of(const struct obj *o);
+/* Of a put: ERR_CONFLICT, ERR_INVALID_PARAMS, or where it has to wait. */
+enum err group_may_put(struct mind *m, uint16_t tenant, const struct obj *o,
+		       const struct msg_put_item *it, struct list **wait, struct why *why)
+	MUST_CHECK;
+/* ERR_NOT_FOUND: its group is not whole, or goes; ERR_RECOVERING: not all of it is merged. */
+enum err group_readable(const struct mind *m, const struct copy *c, struct why *why) MUST_CHECK;
+bool group_evictable(struct mind *m, struct group *g);
+void group_evict(struct mind *m, struct group *g);
+void group_used(struct mind *m, struct group *g);
+/* A lease on one protects all. */
+void group_leased(struct group *g, uint32_t tick);
+void group_released(struct group *g);
+uint64_t group_lease_ns(const struct mind *m, struct group *g);
+void group_place(struct mind *m, struct group *g, bool old); /* in the order of use */
+/* Those that go may go on: a holder was merged, or went. */
+void groups_kick(struct mind *m);
+void group_appended(struct mind *m, struct app *a);
+/* About n members; true while there is more. */
+bool groups_work(struct mind *m, size_t n);
+void groups_free(struct mind *m);
+/* Asserts the recount. */
+void groups_check(const struct mind *m);
+
 /* ---- mind_space.c: segments, placement, waiting puts ---- */
 
 enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n)
@@ -509,8 +584,8 @@ bool client_closed(const struct client *c, uint64_t number);
 void client_close(struct mind *m, struct client *c, uint64_t number);
 void client_release(struct mind *m, struct client *c);
 void client_hold(struct client *c);
-/* ERR_NONE: p is filled. *wait: space may come. */
-enum err put_try(struct mind *m, const struct wput *w, bool *wait);
+/* ERR_NONE: p is filled. *wait: where it is to wait (for space, for a group that goes); NULL: it ended. */
+enum err put_try(struct mind *m, const struct wput *w, struct list **wait);
 struct attempt *attempt_of(const struct mind *m, uint64_t version);
 /* Ends it: its number is closed, its range given back (give). */
 void attempt_end(struct mind *m, struct attempt *a, bool give);
@@ -529,6 +604,10 @@ enum err key_check(struct bytes key, struct why *why) MUST_CHECK;
 bool cond_holds(const struct mind *m, const struct attempt *a);
 
 /* ---- mind_t2.c ---- */
+
+/* Versions up to it are dead at h: by the key, or by its group (V11, V14). */
+uint64_t holder_barred(const struct mind *m, const struct holder *h, const struct obj *o,
+		       const struct opts *p);
 
 /* May that slot hold something new? What the table has there was freed (the answer is late), or the
  * holder is adopted again. */

@@ -177,6 +177,7 @@ static void attempt_unlink(struct mind *m, struct attempt *a)
 	list_del(&a->of_time);
 	a->obj->work->attempt = NULL;
 	charge_attempt(m, a, false);
+	group_attempt(m, a->opts, false);
 	client_close(m, a->client, a->number);
 	client_release(m, a->client);
 }
@@ -232,6 +233,7 @@ struct copy *attempt_commit(struct mind *m, struct attempt *a, uint32_t slot,
 	attempt_unlink(m, a);
 	c->opts = TAKE(a->opts);
 	charge_copy(m, c, true);
+	group_link(m, c);
 	copy_state(m, c, COPY_COMMITTED);
 	attempt_free(m, a);
 	return c;
@@ -304,9 +306,8 @@ static enum err item_check(const struct msg_put_item *it, struct why *why)
 		return why_set(why, ERR_UNSUPPORTED,
 			       "replicas_required %u: this release makes one",
 			       it->replicas_required);
-	if (it->opts && (it->opts->durable || it->opts->group.n))
-		return why_set(why, ERR_UNSUPPORTED, "this release has no %s",
-			       it->opts->durable ? "disk tier" : "object groups");
+	if (it->opts && it->opts->durable)
+		return why_set(why, ERR_UNSUPPORTED, "this release has no disk tier");
 	return ERR_NONE;
 }
 
@@ -459,7 +460,8 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 			       .n_ranges = (uint8_t)at->n };
 	memcpy(a->ranges, at->r, at->n * sizeof(struct range));
 	if (cond_copy(it, a) != ERR_NONE || opts_copy(m, it->opts, &a->opts) != ERR_NONE ||
-	    !work_get(m, o) || !attempt_insert(m, a)) {
+	    group_join(m, o->tenant, a->opts) != ERR_NONE || !work_get(m, o) ||
+	    !attempt_insert(m, a)) {
 		opts_free(m, a->opts);
 		free(a->cond);
 		free(a);
@@ -472,6 +474,7 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 	client_hold(client);
 	m->bytes += attempt_bytes(a);
 	charge_attempt(m, a, true);
+	group_attempt(m, a->opts, true);
 	return a;
 }
 
@@ -503,12 +506,13 @@ static bool quarantined(const struct mind *m, const struct client *c)
 
 /* Something is evicted and the put waits, or why nothing can be (B2). only: among this tenant's. */
 static enum err put_room(struct mind *m, const struct tenant *only, uint64_t bytes,
-			 struct mind_put *p, bool *wait)
+			 struct mind_put *p, struct list **wait)
 {
 	enum err e = ERR_NONE;
-	*wait = evict_for(m, only, bytes, &e, &p->call.retry_ms);
-	if (*wait)
+	if (evict_for(m, only, bytes, &e, &p->call.retry_ms)) {
+		*wait = &m->space;
 		return ERR_NONE;
+	}
 	return why_set(&p->call.why, e,
 		       e == ERR_POOL_PINNED ? "everything in the pool is hard-pinned"
 		       : e == ERR_QUOTA	    ? "all that this tenant may have is hard-pinned "
@@ -520,7 +524,7 @@ static enum err put_room(struct mind *m, const struct tenant *only, uint64_t byt
 
 /* A quota is charged before anything is allocated; who is over it evicts its own. */
 static enum err put_quota(struct mind *m, uint16_t tenant, const struct msg_put_item *it,
-			  uint64_t bytes, struct mind_put *p, bool *wait)
+			  uint64_t bytes, struct mind_put *p, struct list **wait)
 {
 	uint64_t over = 0;
 	if (bytes > space_largest(m))
@@ -530,7 +534,7 @@ static enum err put_quota(struct mind *m, uint16_t tenant, const struct msg_put_
 }
 
 static enum err put_place(struct mind *m, uint16_t tenant, struct client *client,
-			  const struct msg_put_item *it, struct mind_put *p, bool *wait)
+			  const struct msg_put_item *it, struct mind_put *p, struct list **wait)
 {
 	struct place at;
 	uint64_t bytes = obj_stored_bytes(it->size);
@@ -564,7 +568,7 @@ static enum err put_limits(struct mind *m, const struct client *c, struct mind_c
 }
 
 static enum err put_client(struct mind *m, uint16_t tenant, struct client *client,
-			   const struct wput *w, bool *wait)
+			   const struct wput *w, struct list **wait)
 {
 	const struct msg_put_item *it = &w->item;
 	struct mind_call *c = &w->put->call;
@@ -580,11 +584,14 @@ static enum err put_client(struct mind *m, uint16_t tenant, struct client *clien
 		return why_set(&c->why, ERR_EXISTS, "DONE: attempt %llu is closed",
 			       (unsigned long long)it->attempt);
 	enum err e = put_limits(m, client, c);
-	e = e != ERR_NONE ? e : may_put(m, tenant, o, it, c);
+	e = e != ERR_NONE ? e : group_may_put(m, tenant, o, it, wait, &c->why);
+	if (e != ERR_NONE || *wait)
+		return e;
+	e = may_put(m, tenant, o, it, c);
 	return e != ERR_NONE ? e : put_place(m, tenant, client, it, w->put, wait);
 }
 
-enum err put_try(struct mind *m, const struct wput *w, bool *wait)
+enum err put_try(struct mind *m, const struct wput *w, struct list **wait)
 {
 	struct mind_call *c = &w->put->call;
 	uint16_t tenant;
@@ -603,7 +610,7 @@ void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_p
 		    struct mind_put *p)
 {
 	struct wput one = { p, *w, *it }, *kept;
-	bool wait = false;
+	struct list *wait = NULL;
 	mind_enter(m);
 	call_init(&p->call, CALL_PLAIN);
 	enum err e = put_try(m, &one, &wait);
@@ -613,7 +620,7 @@ void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_p
 		*kept = one;
 		if (list_empty(&m->space))
 			m->space_ns = m->now + RETRY_MS * 1000000ull;
-		call_wait(m, &p->call, &m->space, kept);
+		call_wait(m, &p->call, wait, kept);
 	} else {
 		call_end(m, &p->call, ERR_NO_MEMORY);
 	}

@@ -116,6 +116,12 @@ void pages_free(struct mind *m, struct holder *h)
 
 /* ---- saying ---- */
 
+static uint64_t evict_id(const struct mind *m, const struct copy *c)
+{
+	const struct group *g = c->opts ? c->opts->group : NULL;
+	return g ? g->evict_id : m->last;
+}
+
 static void say(struct mind *m, struct holder *h, const struct copy *c)
 {
 	struct mind_cmd cmd = { .op = c->state == COPY_RETIRING	 ? MIND_RETIRE
@@ -127,7 +133,7 @@ static void say(struct mind *m, struct holder *h, const struct copy *c)
 				.generation = c->generation,
 				.version = c->version,
 				.reason = c->reason,
-				.evict_id = c->reason == RETIRE_EVICTED ? m->last : 0 };
+				.evict_id = c->reason == RETIRE_EVICTED ? evict_id(m, c) : 0 };
 	m->out.command(m->out.ctx, &cmd);
 }
 
@@ -266,7 +272,8 @@ static void later(struct mind *m, struct holder *h, struct copy *c, uint64_t at)
 void slot_free_due(struct mind *m, struct copy *c)
 {
 	struct holder *h = m->holders[c->holder];
-	if (c->state != COPY_RETIRED || (c->flags & COPY_SERVED) || answer_owed(c))
+	if (c->state != COPY_RETIRED || (c->flags & COPY_SERVED) || answer_owed(c) ||
+	    group_holds(c))
 		return;
 	uint64_t at = h->state == HOLDER_MERGED ? free_at(m, h, c) : m->now;
 	if (at > m->now || h->state != HOLDER_MERGED) {

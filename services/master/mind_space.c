@@ -316,11 +316,16 @@ void space_pump(struct mind *m)
 	m->space_dirty = false;
 	for (int n = 0; n < 64 && !list_empty(&m->space); n++) {
 		struct mind_call *c = list_entry(m->space.next, struct mind_call, node);
-		bool wait = false;
+		struct list *wait = NULL;
 		enum err e = put_try(m, c->on, &wait);
-		if (wait)
+		if (wait == &m->space)
 			return;
-		call_end(m, c, e);
+		if (wait) {
+			list_del(&c->node);
+			list_push_back(wait, &c->node);
+		} else {
+			call_end(m, c, e);
+		}
 	}
 	m->space_dirty = !list_empty(&m->space);
 }

@@ -208,7 +208,9 @@ bool obj_remove(struct mind *m, struct obj *o, uint64_t ceiling)
 	retire_below(m, o, ceiling + 1, RETIRE_REMOVED);
 	/* one that is served only until a newer one is (T5) is not any more */
 	for (struct copy *c = o->copies; c; c = c->next)
-		if (c->version <= ceiling && c->reason == RETIRE_SUPERSEDED) {
+		if (c->version <= ceiling && c->state >= COPY_RETIRING &&
+		    (c->reason == RETIRE_SUPERSEDED ||
+		     (c->reason == RETIRE_EVICTED && group_holds(c)))) {
 			c->reason = RETIRE_REMOVED;
 			any |= c->state == COPY_RETIRED;
 		}
@@ -304,7 +306,8 @@ static void step_retired(struct mind *m, struct obj *o)
 	for (struct copy *c = o->copies; c; c = c->next) {
 		if (!live(m, c) || c->state != COPY_RETIRED)
 			continue;
-		if (c->reason != RETIRE_SUPERSEDED || c->version > top)
+		bool stays = c->reason == RETIRE_EVICTED && group_holds(c); /* G2 */
+		if (!stays && (c->reason != RETIRE_SUPERSEDED || c->version > top))
 			copy_unserve(m, c);
 		slot_free_due(m, c);
 	}
@@ -367,6 +370,16 @@ void mind_freed(struct mind *m, uint32_t holder, const struct mind_under *u, uin
 	mind_leave(m);
 }
 
+uint64_t holder_barred(const struct mind *m, const struct holder *h, const struct obj *o,
+		       const struct opts *p)
+{
+	struct bytes tenant = tenant_name(m, o->tenant);
+	uint64_t bar = meta_barred(h->row, 0, tenant, obj_key(o));
+	if (p && p->m.group.n)
+		bar = MAX_OF(bar, meta_barred_group(h->row, 0, tenant, p->m.group));
+	return bar;
+}
+
 bool slot_vacant(struct mind *m, struct holder *h, uint32_t slot, uint64_t generation)
 {
 	if (slot >= SLOT_MAX)
@@ -418,7 +431,7 @@ static enum err publish_attempt(struct mind *m, struct holder *h, struct attempt
 				const struct msg_publish_item *it, struct mind_call *c)
 {
 	struct obj *o = a->obj;
-	uint64_t bar = meta_barred(h->row, 0, tenant_name(m, o->tenant), obj_key(o));
+	uint64_t bar = holder_barred(m, h, o, a->opts);
 	bool holds = cond_holds(m, a);
 	if (a->version <= bar)
 		return ERR_STALE_ATTEMPT; /* V11 */

@@ -9,8 +9,11 @@
 
 static void set_init(struct lru_set *s)
 {
-	for (size_t i = 0; i < LRU_N; i++)
+	for (size_t i = 0; i < LRU_N; i++) {
 		list_init(&s->objs[i].l);
+		list_init(&s->groups[i].l);
+		s->groups[i].groups = true;
+	}
 }
 
 /* Sets are made at the start, one a quota: a tenant that comes finds its own. */

@@ -72,7 +72,8 @@ struct pml_item {
 	const void *require_key;
 	size_t require_key_bytes;
 	uint64_t require_version;
-	/* put: object group, evicted together; group_size 0: open */
+	/* put: object group, evicted together; group_size: its members are readable only while there are as many;
+	 * 0: open. CONFLICT: the group has another size, or all of its members */
 	const void *group;
 	size_t group_bytes;
 	uint32_t group_size;

@@ -94,6 +94,8 @@ static const struct {
 	{ "put k /dev/null --replicas 17", 2, "1..16" },
 	{ "put k /dev/null --replicas x", 2, "1..16" },
 	{ "put k /dev/null --soft-pin 0", 2, "1..86400000" },
+	{ "put k /dev/null --group-size 8", 2, "--group" },
+	{ "put k /dev/null --group g --group-size 0", 2, "1..1048576" },
 	{ "put k /dev/null --group", 2, "--group" },
 	{ "get k", 2, "FILE" },
 	{ "ls a b", 2, "b" },

@@ -169,8 +169,11 @@ static void put_start(struct soak *s)
 		return;
 	p->key = (int)rnd(s, KEYS);
 	SAY(s, "start %s\n", s->k[p->key].name);
+	p->opts = (struct msg_put_opts){ .group = BYTES_STR("g") };
+	s->r->opts = rnd(s, 4) ? NULL : &p->opts;
 	rig_start(s->r, &p->p, s->k[p->key].name, rnd(s, 3) ? 100 + rnd(s, 20000) : 0,
 		  (int)rnd(s, FAKES), rnd(s, 4) != 0);
+	s->r->opts = NULL;
 	p->p.pub.done = on_pub;
 	p->state = 1;
 	p->doubt = false;
@@ -393,7 +396,8 @@ static void other(struct soak *s)
 		int k = (int)rnd(s, KEYS);
 		if (mind_evict(r->m, BYTES_STR("t"), BYTES_STR(s->k[k].name)) == ERR_NONE) {
 			SAY(s, "evict %s\n", s->k[k].name);
-			doubt(s, k, -1);
+			for (int i = 0; i < KEYS; i++) /* its group, too */
+				doubt(s, i, -1);
 		}
 		break;
 	}

@@ -89,6 +89,30 @@ Test(meta_state, tombstones_and_ranges, .timeout = 5)
 	NO_LEAKS();
 }
 
+Test(meta_state, tombstones_of_groups_bar_their_members_alone, .timeout = 5)
+{
+	struct meta_state *st = state_new();
+	const struct bytes t = BYTES_STR("t"), g = BYTES_STR("ke");
+	cr_assert_eq(put(st, HOLDER("h", true)), ERR_NONE);
+	const struct meta_rec r = { .type = META_RANGE,
+				    .RANGE = { S("h"), 0, 2, S("t"), S("ke"), 9, 9 } };
+	cr_assert_eq(put(st, r), ERR_NONE);
+	const struct meta_holder *h = meta_holder_find(st, BYTES_STR("h"));
+	cr_assert_eq(meta_barred_group(h, 0, t, g), 9);
+	cr_assert_eq(meta_barred_group(h, 0, t, BYTES_STR("key")), 0);
+	cr_assert_eq(meta_barred_group(h, 0, BYTES_STR("u"), g), 0);
+	cr_assert_eq(barred(st, "h", "key"), 0, "it is no prefix");
+	cr_assert_eq(barred(st, "h", "ke"), 0, "and no key");
+	cr_assert_not(meta_holder_clear(h, 0));
+	cr_assert_eq(put(st, FLOOR("h", 12)), ERR_NONE);
+	cr_assert_eq(meta_barred_group(h, 0, t, g), 12);
+	cr_assert_eq(put(st, SETTLED("h", 3)), ERR_NONE);
+	cr_assert_eq(meta_barred_group(h, 0, t, g), 0);
+	cr_assert(meta_holder_clear(h, 0));
+	finish(st);
+	NO_LEAKS();
+}
+
 /* V11, V14: what was acknowledged goes, what came later stays. */
 Test(meta_state, settled, .timeout = 5)
 {
@@ -482,7 +506,11 @@ Test(meta_state, unsound_records, .timeout = 5)
 		{ { .type = META_TOMB, .TOMB = { S("h"), 0, S("t"), { big, 1025 }, 9, 9 } },
 		  "key" },
 		{ { .type = META_TOMB, .TOMB = { S("h"), 0, S(""), S("k"), 9, 9 } }, "tenant" },
-		{ { .type = META_RANGE, .RANGE = { S("h"), 0, 2, S("t"), S("k"), 9, 9 } },
+		{ { .type = META_RANGE, .RANGE = { S("h"), 0, 3, S("t"), S("k"), 9, 9 } },
+		  "match" },
+		{ { .type = META_RANGE, .RANGE = { S("h"), 0, 2, S("t"), S(""), 9, 9 } },
+		  "match" },
+		{ { .type = META_RANGE, .RANGE = { S("h"), 0, 2, S(""), S("g"), 9, 9 } },
 		  "match" },
 		{ { .type = META_RANGE, .RANGE = { S("h"), 0, 1, S("t/"), S("k"), 9, 9 } },
 		  "tenant" },
