@@ -48,6 +48,11 @@ static enum err conf_check(struct conf *c, const void *at, struct why *w)
 		e = conf_fail(c, w, ".put_start_discard_ms",
 			      "above master.put_start_release_ms, %" PRIu64,
 			      m->conf.release_ms);
+	if (e == ERR_NONE && m->conf.strategy > MIND_LOCAL_FIRST)
+		e = conf_fail(
+			c, w, ".allocation_strategy",
+			"ssd_free_ratio_first needs the disk tier, which this release has "
+			"not: random, free_ratio_first or local_first");
 	return e == ERR_NONE ? check_quotas(c, m, w) : e;
 }
 
@@ -223,6 +228,8 @@ static enum err on_open(struct svc *s, struct why *why)
 	enum err e = mst_links_open(m);
 	if (e)
 		return why_set(why, e, "no memory for links to holders");
+	where_host(m->conf.local_first_host[0] ? m->conf.local_first_host : s->conf.host_id,
+		   m->local_host);
 	m->meta.limits.tombs_max = m->conf.tombs_max;
 	int bad;
 	e = mst_quotas_read(&m->conf.tenant_memory, &m->conf.tenant_pinned, &m->quotas, &bad,

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "base/where.h"
 #include "links.h"
 #include "mind.h"
 #include "quota.h"
@@ -32,7 +33,8 @@ struct mst_conf {
 struct mst {
 	struct svc svc; /* first: svc.h */
 	struct mst_conf conf;
-	struct mst_quotas quotas; /* of conf */
+	struct mst_quotas quotas;	     /* of conf */
+	char local_host[WHERE_HOST_MAX + 1]; /* local_first's */
 	struct svc_meta meta;
 	struct beat_table *beats;
 	struct mst_term term;

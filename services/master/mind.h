@@ -38,6 +38,8 @@ struct mind_quota {
 	uint64_t memory, pinned;
 };
 
+enum mind_strategy { MIND_RANDOM, MIND_FREE_RATIO_FIRST, MIND_LOCAL_FIRST };
+
 struct mind_limits {
 	uint64_t index_bytes_max;	 /* 0: 16 GiB */
 	uint32_t calls_max;		 /* calls that wait; 0: 65,536 */
@@ -52,6 +54,8 @@ struct mind_limits {
 	double evict_ratio;    /* 0: 0.05 */
 	double pinned_max;     /* share of the pool that hard pins may have; 0: 1 */
 	bool keep_soft; /* soft pins hold until they end, even when nothing else is left */
+	enum mind_strategy strategy;	 /* of placement */
+	struct bytes local_host;	 /* LOCAL_FIRST: its host id; borrowed for life */
 	const struct mind_quota *quotas; /* borrowed for life */
 	size_t n_quotas;
 #ifdef POMELO_PLANT

@@ -270,6 +270,10 @@ struct holder {
 	uint32_t n_pages, send_at;
 	uint32_t n_unsent, n_sent, n_later;
 	uint64_t n_copies, n_barred, quarantine, used;
+	uint64_t young_ns; /* since then (mind_place.c) */
+	double credit;	   /* bytes that it has earned */
+	bool young;
+	uint32_t seg_at, steps;
 	uint64_t n_lost; /* ranges taken until the next adoption: rejected entries, no memory */
 };
 
@@ -328,7 +332,9 @@ struct mind {
 	struct mind_out out;
 	const struct meta_state *st;
 	uint64_t now, start_ns, term, last; /* last: version given last */
-	uint64_t rng;
+	uint64_t rng, place_ns;
+	uint32_t place_puts, n_young, n_places;
+	double mean; /* share in use, at the last look */
 	enum err failed;
 	uint32_t depth;
 	struct map objs, by_version, by_number, clients, rems, tenants, groups;
@@ -566,6 +572,9 @@ struct place {
 	size_t n;
 	struct range r[OBJ_EXTENTS_MAX];
 };
+bool space_take_at(struct mind *m, struct holder *h, uint64_t bytes, struct place *out);
+/* mind_place.c: at the holder that the strategy has; false: there is no room. */
+bool place_take(struct mind *m, uint64_t bytes, struct place *out);
 /* ERR_TOO_LARGE, ERR_RECOVERING, ERR_NOT_READY, ERR_NO_SPACE (now) */
 enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *preferred,
 		    struct place *out, struct why *why) MUST_CHECK;

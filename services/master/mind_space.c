@@ -161,14 +161,16 @@ static bool take_ranges(struct mind *m, struct holder *h, struct segment *g, uin
 	return true;
 }
 
-static bool take_at(struct mind *m, struct holder *h, uint64_t bytes, struct place *out)
+bool space_take_at(struct mind *m, struct holder *h, uint64_t bytes, struct place *out)
 {
 	if (h->state != HOLDER_MERGED)
 		return false;
-	for (size_t i = 0; i < h->n_segs; i++)
-		if (alloc_bytes(h->segs[i].alloc) - alloc_used(h->segs[i].alloc) >= bytes &&
-		    take_ranges(m, h, &h->segs[i], bytes, out))
+	for (size_t i = 0; i < h->n_segs; i++) { /* in turn: NUMA nodes fill alike */
+		struct segment *g = &h->segs[h->seg_at++ % h->n_segs];
+		if (alloc_bytes(g->alloc) - alloc_used(g->alloc) >= bytes &&
+		    take_ranges(m, h, g, bytes, out))
 			return true;
+	}
 	return false;
 }
 
@@ -181,25 +183,6 @@ uint64_t space_largest(const struct mind *m)
 			n = MAX_OF(n, h->segs[s].bytes_total / OBJ_ALIGN * OBJ_ALIGN);
 	}
 	return n;
-}
-
-static uint32_t random_below(struct mind *m, uint32_t n)
-{
-	m->rng ^= m->rng << 13;
-	m->rng ^= m->rng >> 7;
-	m->rng ^= m->rng << 17;
-	return (uint32_t)((m->rng >> 32) * n >> 32);
-}
-
-static bool take_any(struct mind *m, uint64_t bytes, bool suspect, struct place *out)
-{
-	uint32_t from = m->n_holders ? random_below(m, m->n_holders) : 0;
-	for (uint32_t i = 0; i < m->n_holders; i++) {
-		struct holder *h = m->holders[(from + i) % m->n_holders];
-		if (h->suspect == suspect && take_at(m, h, bytes, out))
-			return true;
-	}
-	return false;
 }
 
 /* An object of no bytes has no ranges, yet a holder keeps its slot. */
@@ -218,7 +201,7 @@ static bool take_preferred(struct mind *m, uint64_t bytes, const struct bytes_li
 		int64_t at = mind_holder_index(m, preferred->p[i]);
 		struct holder *h = at < 0 ? NULL : m->holders[at];
 		if (h && !h->suspect &&
-		    (bytes ? take_at(m, h, bytes, out) : take_none(m, h, out)))
+		    (bytes ? space_take_at(m, h, bytes, out) : take_none(m, h, out)))
 			return true;
 	}
 	return false;
@@ -241,9 +224,7 @@ enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *pre
 	for (uint32_t i = 0; bytes == 0 && i < m->n_holders; i++)
 		if (take_none(m, m->holders[i], out))
 			return ERR_NONE;
-	if (take_any(m, bytes, false, out) || take_any(m, bytes, true, out))
-		return ERR_NONE;
-	return ERR_NO_SPACE;
+	return place_take(m, bytes, out) ? ERR_NONE : ERR_NO_SPACE;
 }
 
 /* ---- quarantine ---- */

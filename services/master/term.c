@@ -131,6 +131,8 @@ static struct mind_limits limits(const struct mst *m)
 		.evict_ratio = c->evict_ratio,
 		.pinned_max = c->pinned_max,
 		.keep_soft = !c->evict_soft,
+		.strategy = (enum mind_strategy)c->strategy,
+		.local_host = BYTES_STR(m->local_host),
 		.quotas = m->quotas.v,
 		.n_quotas = m->quotas.n,
 	};

@@ -917,6 +917,7 @@ Test(master, settings_that_contradict_are_refused)
 		{ "--set", "master.put_start_discard_ms=700000", NULL },
 		{ "--set", "master.high_watermark=1.5", NULL },
 		{ "--set", "master.tenant_memory=red", NULL },
+		{ "--set", "master.allocation_strategy=ssd_free_ratio_first", NULL },
 		{ "--set", "master.tenant_pinned=red=1,red=2", NULL },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {

@@ -264,7 +264,7 @@ struct rig *rig_bare(const struct mind_limits *l)
 	memcpy(r->client, "client-instance!", 16);
 	meta_limits_default(&r->meta);
 	assert(meta_state_new(7, &r->st) == ERR_NONE);
-	for (int i = 0; i < FAKES; i++) {
+	for (int i = 0; i < FAKES_MAX; i++) {
 		snprintf(r->h[i].id, sizeof(r->h[i].id), "h%d", i);
 		r->h[i].up = true;
 		r->h[i].pool = (uint8_t)(i + 1);
@@ -314,12 +314,13 @@ static void on_reg(struct mind_call *c)
 void rig_register(struct rig *r, int h)
 {
 	struct fake *f = &r->h[h];
+	const char *host = f->host ? f->host : "box";
 	char text[32];
 	snprintf(text, sizeof(text), "tcp://h%d", h);
 	const struct bytes addr = BYTES_STR(text);
 	const struct mind_segment seg = { 0, f->bytes, MAX_OF(f->bytes, f->whole) };
 	struct mind_news n = { .id = BYTES_STR(f->id),
-			       .host = BYTES_STR("box"),
+			       .host = BYTES_STR(host),
 			       .kind = 1,
 			       .instance = { f->instance },
 			       .pool = { f->pool },
@@ -409,7 +410,7 @@ static void on_published(struct mind_call *c)
 	container_of(c, struct rig_put, pub)->published++;
 }
 
-static struct bytes prefs[FAKES];
+static struct bytes prefs[FAKES_MAX];
 
 void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size, int h,
 	       bool upsert)
@@ -423,7 +424,7 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 				       .size = size,
 				       .upsert = upsert,
 				       .opts = r->opts };
-	for (int i = 0; i < FAKES; i++)
+	for (int i = 0; i < FAKES_MAX; i++)
 		prefs[i] = BYTES_STR(r->h[i].id);
 	if (h >= 0)
 		p->it.preferred = (struct bytes_list){ &prefs[h], 1 };

@@ -12,7 +12,7 @@
 
 #include "services/master/mind.h"
 
-enum { FAKES = 3, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192 };
+enum { FAKES = 3, FAKES_MAX = 10, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192 };
 
 struct fake_slot {
 	int state; /* 0, 1 COMMITTED, 2 RETIRED */
@@ -29,7 +29,8 @@ struct fake_slot {
 
 struct fake {
 	char id[8];
-	bool up; /* answers */
+	const char *host; /* NULL: "box" */
+	bool up;	  /* answers */
 	uint8_t pool, instance;
 	uint64_t term, adoption, epoch;
 	uint64_t bytes, whole; /* ready; of the segment when all is mounted (0: bytes) */
@@ -75,7 +76,7 @@ struct rig {
 	uint64_t seq, now;
 	struct mind *m;
 	struct mind_limits l;
-	struct fake h[FAKES];
+	struct fake h[FAKES_MAX]; /* FAKES of them, but where a test takes more */
 	struct rig_cmd *cmds;
 	size_t n_cmds, cap_cmds;
 	struct mind_append *apps[4096];
