@@ -40,7 +40,8 @@ enum err stc_new(const struct stc_opts *o, struct stc **out, struct why *why)
 	snprintf(s->tenant, sizeof(s->tenant), "%s", o->tenant);
 	snprintf(s->host, sizeof(s->host), "%s", o->host_id);
 	memcpy(s->instance, o->instance, 16);
-	s->active_max = 2 * s->o.threads;
+	/* while workers have jobs the loop comes to run once a time slice, many copies later */
+	s->active_max = 4 * s->o.threads;
 	s->halves = fault_built();
 	list_init(&s->calls);
 	list_init(&s->msgs);
