@@ -26,16 +26,30 @@ void inbox_unexpect(struct inbox *in)
 	in->expected--;
 }
 
-void inbox_post(struct inbox *in, struct post *p)
+/* Under the lock. */
+static bool push(struct inbox *in, struct post *p)
 {
-	pthread_mutex_lock(&in->lock);
 	assert(!p->queued); /* I4 */
 	p->queued = true;
 	p->next = NULL;
 	bool was_empty = in->head == NULL;
 	*in->tail = p;
 	in->tail = &p->next;
-	if (was_empty)
+	return was_empty;
+}
+
+bool inbox_put(struct inbox *in, struct post *p)
+{
+	pthread_mutex_lock(&in->lock);
+	bool was_empty = push(in, p);
+	pthread_mutex_unlock(&in->lock);
+	return was_empty;
+}
+
+void inbox_post(struct inbox *in, struct post *p)
+{
+	pthread_mutex_lock(&in->lock);
+	if (push(in, p))
 		in->wake(in->wake_arg); /* I3 */
 	pthread_mutex_unlock(&in->lock);
 }

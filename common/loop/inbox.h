@@ -5,7 +5,8 @@
  * I1: struct post is embedded in the thing that completes; posting never allocates and never fails.
  * I2: expected counts what the world still owes the loop: inbox_expect() when the work is handed
  *     out, minus one when its post is drained. A loop may close only at 0.
- * I3: the wake-up is sent on empty -> non-empty, under the lock, so that close cannot overtake it.
+ * I3: the wake-up is sent on empty -> non-empty, under the lock, so that close cannot overtake it. What the
+ *     loop's own thread puts in (inbox_put) needs none.
  * I4: a post is on the queue at most once between two drains (asserted).
  *
  * Threads: inbox_post any; all else the loop's.
@@ -37,6 +38,9 @@ void inbox_fini(struct inbox *in);
 void inbox_expect(struct inbox *in);
 /* Loop thread: takes back an expectation whose work was never handed out. */
 void inbox_unexpect(struct inbox *in);
+/* Loop thread: inbox_post without its wake. True: it was empty, and the caller sees to it that the loop drains
+ * it before it waits; false: that is seen to already. */
+bool inbox_put(struct inbox *in, struct post *p) MUST_CHECK;
 /* Any thread: hand p over. For an expected post; the drain takes the expectation back. */
 void inbox_post(struct inbox *in, struct post *p);
 /* Runs everything queued when it began; returns how many. Loop thread. */

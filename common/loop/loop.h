@@ -5,7 +5,7 @@
  * for loop_uv(), which is NULL in a simulation, so such code lives in engines that have a
  * simulated twin.
  *
- * Owns: the timer heap and, when real, one uv_async, one uv_timer and the uv_loop.
+ * Owns: the timer heap and, when real, one uv_async, one uv_idle, one uv_timer and the uv_loop.
  * I1: callbacks run on the loop's thread only, never inside the call that arranged them.
  * I2: timers due at the same time run in the order they were started.
  * I3: a loop that has just had work polls for loop_spin()'s time before it blocks; timers that fire
@@ -32,6 +32,8 @@ struct timer {
 /* What drives a loop: libuv (loop_uv.c) or the simulator. */
 struct loop_driver {
 	void (*wake)(struct loop *l); /* any thread: the inbox has something */
+	/* The loop's thread: a turn is due before the loop waits. NULL: wake does as well. */
+	void (*soon)(struct loop *l);
 	void (*arm)(struct loop *l, uint64_t first_due_ns); /* UINT64_MAX: no timer */
 	void (*random)(struct loop *l, void *p, size_t n);  /* see loop_random */
 
@@ -119,11 +121,16 @@ static inline void loop_post(struct loop *l, struct post *p)
 {
 	inbox_post(&l->inbox, p);
 }
-/* Loop thread: fn of p runs on the next turn. Expect and post in one. */
+/* Loop thread: fn of p runs on the next turn. Expect and post in one, without the system calls of a wake. */
 static inline void loop_defer(struct loop *l, struct post *p)
 {
 	inbox_expect(&l->inbox);
-	inbox_post(&l->inbox, p);
+	if (!inbox_put(&l->inbox, p))
+		return;
+	if (l->driver->soon)
+		l->driver->soon(l);
+	else
+		l->driver->wake(l);
 }
 
 /*

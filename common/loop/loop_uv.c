@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The libuv driver of struct loop. Owns the uv_loop, one async and one timer handle.
+ * The libuv driver of struct loop. Owns the uv_loop, one async, one idle and one timer handle.
  * Thread: the loop's; wake and loop_stop from any.
  */
 #include "loop/loop.h"
@@ -15,6 +15,7 @@ enum { RECENT_USES = 16 };
 struct loop_uv {
 	uv_loop_t uv;
 	uv_async_t async;
+	uv_idle_t idle; /* active: something was deferred; uv does not wait then */
 	uv_timer_t timer;
 	struct loop *loop;
 	_Atomic bool stop;
@@ -60,8 +61,22 @@ static void uv_random_bytes(struct loop *l, void *p, size_t n)
 	}
 }
 
+static void on_idle(uv_idle_t *i)
+{
+	struct loop_uv *d = i->data;
+	uv_idle_stop(i); /* what is deferred in this turn starts it again */
+	loop_turn(d->loop);
+}
+
+static void uv_soon(struct loop *l)
+{
+	struct loop_uv *d = l->driver_data;
+	uv_idle_start(&d->idle, on_idle);
+}
+
 static const struct loop_driver driver = {
 	.wake = uv_wake,
+	.soon = uv_soon,
 	.arm = uv_arm,
 	.random = uv_random_bytes,
 };
@@ -84,7 +99,8 @@ enum err loop_open(struct loop *l)
 	if (r != 0)
 		goto fail_loop;
 	uv_timer_init(&d->uv, &d->timer);
-	d->async.data = d->timer.data = d;
+	uv_idle_init(&d->uv, &d->idle);
+	d->async.data = d->timer.data = d->idle.data = d;
 	d->loop = l;
 	loop_init(l, &driver, d, &clock_real);
 	l->recent_uses = RECENT_USES;
@@ -174,6 +190,7 @@ void loop_close(struct loop *l)
 		uv_run(&d->uv, UV_RUN_ONCE);
 	uv_close((uv_handle_t *)&d->async, NULL);
 	uv_close((uv_handle_t *)&d->timer, NULL);
+	uv_close((uv_handle_t *)&d->idle, NULL);
 	while (uv_run(&d->uv, UV_RUN_DEFAULT) != 0)
 		continue;
 	int r = uv_loop_close(&d->uv);

@@ -67,6 +67,26 @@ Test(inbox, posts_made_by_posts, .timeout = 5)
 	fake_close(&f);
 }
 
+/* The loop's own thread needs no wake: one that was not empty has what it takes. */
+Test(inbox, put_tells_whether_a_turn_is_due, .timeout = 5)
+{
+	struct fake_loop f;
+	struct item it[3] = { { .p.fn = item_posted },
+			      { .p.fn = item_posted },
+			      { .p.fn = item_posted } };
+	fake_open(&f, false);
+	for (int i = 0; i < 3; i++)
+		inbox_expect(&f.l.inbox);
+	cr_expect(inbox_put(&f.l.inbox, &it[0].p));
+	cr_expect(!inbox_put(&f.l.inbox, &it[1].p));
+	loop_post(&f.l, &it[2].p);
+	cr_expect_eq(f.wakes, 0);
+	cr_expect_eq(inbox_drain(&f.l.inbox), 3);
+	for (unsigned i = 1; i < 3; i++)
+		cr_expect_eq(it[i].order, it[i - 1].order + 1);
+	fake_close(&f);
+}
+
 Test(inbox, unexpect, .timeout = 5)
 {
 	struct fake_loop f;
@@ -198,6 +218,80 @@ Test(loop_uv, timers_stop_and_run_again, .timeout = 10)
 		cr_expect_geq(loop_now_ns(&l) - t0, 5 * NS_PER_MS, "never early");
 	}
 	cr_expect(loop_wall_ms(&l) > 1600000000000ull);
+	loop_close(&l);
+	NO_LEAKS();
+}
+
+static void defer_timed(struct timer *t)
+{
+	struct item *i = container_of(t, struct item, t);
+	loop_defer(i->l, &i->p);
+}
+
+/* What a timer, or what was deferred itself, puts off runs before the loop waits: nothing else would end
+ * that wait. */
+Test(loop_uv, what_is_deferred_is_not_waited_for, .timeout = 20)
+{
+	struct loop l;
+	cr_assert_eq(loop_open(&l), ERR_NONE);
+	struct item a = { .l = &l, .p.fn = item_posted, .again = true };
+	struct item far = { .l = &l };
+	uint64_t t0 = loop_now_ns(&l);
+	timer_start(&l, &far.t, t0 + 60 * NS_PER_S, stop_timed);
+	timer_start(&l, &a.t, t0 + NS_PER_MS, defer_timed);
+	while (a.runs < 2)
+		loop_run_once(&l, true);
+	cr_expect_lt(loop_now_ns(&l) - t0, 5 * NS_PER_S);
+	loop_defer(&l, &a.p); /* from no callback at all */
+	while (a.runs < 3)
+		loop_run_once(&l, true);
+	cr_expect_lt(loop_now_ns(&l) - t0, 5 * NS_PER_S);
+	cr_expect_eq(far.runs, 0);
+	timer_stop(&l, &far.t);
+	loop_defer(&l, &a.p);
+	loop_close(&l); /* waits for it */
+	cr_expect_eq(a.runs, 4);
+	NO_LEAKS();
+}
+
+static void *post_many(void *arg)
+{
+	struct item *i = arg;
+	for (int n = 0; n < 64; n++)
+		loop_post(i->l, &i[n].p);
+	return NULL;
+}
+
+/* Deferred ones keep others' posts from sending a wake, and must not lose it for them. */
+Test(loop_uv, deferred_and_posted_at_once, .timeout = 60)
+{
+	struct loop l;
+	static struct item it[64], own;
+	cr_assert_eq(loop_open(&l), ERR_NONE);
+	own = (struct item){ .l = &l, .p.fn = item_posted };
+	for (unsigned round = 1; round <= 200; round++) {
+		pthread_t t;
+		for (int n = 0; n < 64; n++) {
+			it[n].l = &l;
+			it[n].p.fn = item_posted;
+			loop_expect(&l);
+		}
+		cr_assert_eq(pthread_create(&t, NULL, post_many, it), 0);
+		loop_defer(&l, &own.p);
+		while (it[63].runs < round || own.runs < round) {
+			loop_run_once(&l, true);
+			if (own.runs == round && it[63].runs < round && !own.p.queued) {
+				own.runs--;
+				loop_defer(&l, &own.p);
+			}
+		}
+		cr_assert_eq(pthread_join(t, NULL), 0);
+		while (own.p.queued)
+			loop_run_once(&l, true);
+		own.runs = round;
+	}
+	for (int n = 0; n < 64; n++)
+		cr_expect_eq(it[n].runs, 200);
 	loop_close(&l);
 	NO_LEAKS();
 }
