@@ -276,6 +276,28 @@ enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
 	return ERR_NONE;
 }
 
+enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
+		    struct extent ext[OBJ_EXTENTS_MAX], struct why *why)
+{
+	struct closed *c;
+	if (t->op == TICKET_WRITE && memcmp(t->pool, h->p->super.pool, sizeof(t->pool)) != 0)
+		return why_set(why, ERR_STALE_EPOCH, "put: the ticket is for another pool");
+	enum err e = check_ticket(h, t, ext, why);
+	if (e)
+		return e;
+	if (directory_find(h->p, t->shard, t->version) != NO_SLOT)
+		return why_set(why, ERR_STALE_ATTEMPT, "put: this version is committed");
+	e = closed_of(h, t->shard, &c);
+	if (e == ERR_NONE)
+		e = may_commit(h, t, c);
+	if (e == ERR_NOT_READY)
+		e = ERR_STALE_ATTEMPT;
+	if (e)
+		return why_set(why, e, "put: %s", err_text(e));
+	return lane_begin(lane, h->p->ctl, t->shard, t->pool_epoch, t->version, ext,
+			  t->extents.n);
+}
+
 void hold_confirm(struct hold *h, uint32_t shard, uint64_t version)
 {
 	if (shard < OBJ_SHARDS_MAX && h->closed[shard])

@@ -99,6 +99,20 @@ enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
  */
 void hold_commits_begin(struct hold *h);
 void hold_commits_end(struct hold *h);
+/*
+ * A writer inside our own process begins (tcp): the hazard record names the ticket's version from here
+ * on, lane_end takes it back. t: an opened ticket, of the tenant that asks. Unlike a client that maps
+ * the pool, it cannot write once its version was committed: a ticket used again is refused.
+ *
+ * ext                 out: the ticket's extents, t->extents.n of them
+ *
+ * ERR_STALE_EPOCH     of another epoch, or for another pool
+ * ERR_STALE_ATTEMPT   its version is closed, or so old that this is not remembered (V3)
+ * ERR_BUSY            it is being written already
+ * ERR_BAD_TICKET      as hold_commit
+ */
+enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
+		    struct extent ext[OBJ_EXTENTS_MAX], struct why *why) MUST_CHECK;
 /* The master says this version is open. */
 void hold_confirm(struct hold *h, uint32_t shard, uint64_t version);
 /* The answer to PUBLISH came, or MARK: sets the published mark (V6). ERR_NOT_FOUND: the slot holds

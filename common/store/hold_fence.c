@@ -58,6 +58,9 @@ bool hold_named(const struct hold *h, uint64_t version)
 		for (uint32_t l = 0; l < p->super.n_lanes; l++)
 			if (shm_seq_get_u64(&p->sessions[s].lanes[l].hazard) == version)
 				return true;
+	for (uint32_t l = 0; l < p->n_own_lanes; l++)
+		if (shm_seq_get_u64(&p->own_lanes[l].hazard) == version)
+			return true;
 	return false;
 }
 
@@ -73,20 +76,28 @@ void hold_commits_end(struct hold *h)
 }
 
 /* false: more of them than there is room for. */
+static bool note_hazard(struct hold *h, const struct pool_lane *l)
+{
+	uint64_t v = shm_seq_get_u64(&l->hazard);
+	if (v == 0)
+		return true;
+	if (h->n_named == HOLD_NAMED_MAX)
+		return false;
+	h->named[h->n_named++] = v;
+	return true;
+}
+
 static bool read_hazards(struct hold *h)
 {
 	const struct mempool *p = h->p;
+	bool room = true;
 	h->n_named = 0;
-	for (uint32_t s = 0; s < p->n_sessions; s++)
-		for (uint32_t l = 0; l < p->super.n_lanes; l++) {
-			uint64_t v = shm_seq_get_u64(&p->sessions[s].lanes[l].hazard);
-			if (v == 0)
-				continue;
-			if (h->n_named == HOLD_NAMED_MAX)
-				return false;
-			h->named[h->n_named++] = v;
-		}
-	return true;
+	for (uint32_t s = 0; s < p->n_sessions && room; s++)
+		for (uint32_t l = 0; l < p->super.n_lanes && room; l++)
+			room = note_hazard(h, &p->sessions[s].lanes[l]);
+	for (uint32_t l = 0; l < p->n_own_lanes && room; l++)
+		room = note_hazard(h, &p->own_lanes[l]);
+	return room;
 }
 
 bool hold_commit_named(struct hold *h, uint64_t version)
@@ -199,16 +210,21 @@ static enum err add_range(struct hold *h, const struct hold_range *r)
 	return ERR_NONE;
 }
 
+static enum err take_lane(struct hold *h, const struct pool_lane *l, uint32_t shard)
+{
+	struct hold_range r;
+	return read_lane(h, l, &r) && r.shard == shard && r.n > 0 ? add_range(h, &r) : ERR_NONE;
+}
+
 enum err hold_take_hazards(struct hold *h, uint32_t shard)
 {
 	struct mempool *p = h->p;
-	struct hold_range r;
 	enum err e = ERR_NONE;
 	for (uint32_t s = 0; s < p->n_sessions && e == ERR_NONE; s++)
 		for (uint32_t l = 0; l < p->super.n_lanes && e == ERR_NONE; l++)
-			if (read_lane(h, &p->sessions[s].lanes[l], &r) && r.shard == shard &&
-			    r.n > 0)
-				e = add_range(h, &r);
+			e = take_lane(h, &p->sessions[s].lanes[l], shard);
+	for (uint32_t l = 0; l < p->n_own_lanes && e == ERR_NONE; l++)
+		e = take_lane(h, &p->own_lanes[l], shard);
 	return e;
 }
 
@@ -269,6 +285,11 @@ static void mark_all(struct hold *h)
 			if (version != 0)
 				mark_named(h, version);
 		}
+	for (uint32_t l = 0; l < p->n_own_lanes; l++) {
+		uint64_t version = shm_seq_get_u64(&p->own_lanes[l].hazard);
+		if (version != 0)
+			mark_named(h, version);
+	}
 }
 
 /* A session that names a version somebody waits for: is its process there still? */

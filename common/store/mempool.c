@@ -65,7 +65,9 @@ enum err mempool_put_super(struct mempool *p, const struct super *next, struct w
 		e = p->b->ops->sync(p->b, "super", why);
 	if (e)
 		return e;
-	p->super = s;
+	/* The rest never changes, and other threads read it (mempool_at, mempool_generation). */
+	p->super.seq = s.seq;
+	memcpy(p->super.under, s.under, sizeof(s.under));
 	p->super_which = to;
 	return ERR_NONE;
 }

@@ -128,6 +128,18 @@ enum err mempool_attach(struct mempool *p, uint32_t session, struct shmpool **ou
 void mempool_session_hint(struct mempool *p, uint32_t id);
 uint32_t mempool_sessions(const struct mempool *p);
 
+/*
+ * Hazard records for writers inside the agent's own process (tcp): n of them, in plain memory, for they
+ * end with the process, whose next run fences everything (L2). Fences and COMMITs read them as they
+ * read those of clients. out: borrowed for p's life. Called once (asserted). ERR_NO_MEMORY.
+ */
+enum err mempool_own_lanes(struct mempool *p, uint32_t n, struct pool_lane **out) MUST_CHECK;
+/* The control page, for lane_begin and lane_look of such a writer. Any thread. */
+const struct pool_ctl *mempool_ctl(const struct mempool *p);
+/* The slot's present generation, 0 for a slot that is none; and whether its bytes were re-adopted and
+ * are still to be verified (shmpool_unverified). Acquire; any thread. */
+uint64_t mempool_generation(const struct mempool *p, uint32_t slot, bool *unverified);
+
 /* ---- payload ---- */
 
 /* The sum of the bytes in these extents. Any thread. ERR_INVALID_PARAMS: they hold fewer. About 10 GB/s. */

@@ -41,6 +41,8 @@ struct mempool {
 	/* */
 	struct session *sessions;
 	uint32_t n_sessions, sessions_max, next_look;
+	struct pool_lane *own_lanes; /* of writers in this process */
+	uint32_t n_own_lanes;
 	void (*random)(void *ctx, void *p, size_t n);
 	void *random_ctx;
 };

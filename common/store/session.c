@@ -60,6 +60,31 @@ void mempool_sessions_fini(struct mempool *p)
 		drop_session(p, p->n_sessions - 1);
 	free(p->sessions);
 	p->sessions = NULL;
+	free(p->own_lanes);
+	p->own_lanes = NULL;
+}
+
+enum err mempool_own_lanes(struct mempool *p, uint32_t n, struct pool_lane **out)
+{
+	assert(!p->own_lanes);
+	p->own_lanes = calloc(n, sizeof(*p->own_lanes));
+	if (!p->own_lanes)
+		return ERR_NO_MEMORY;
+	p->n_own_lanes = n;
+	*out = p->own_lanes;
+	return ERR_NONE;
+}
+
+const struct pool_ctl *mempool_ctl(const struct mempool *p)
+{
+	return p->ctl;
+}
+
+uint64_t mempool_generation(const struct mempool *p, uint32_t slot, bool *unverified)
+{
+	uint64_t g = slot < p->super.n_slots ? shm_acquire_u64(&p->gen[slot]) : 0;
+	*unverified = (g & POOL_GEN_UNVERIFIED) != 0;
+	return g & ~POOL_GEN_UNVERIFIED;
 }
 
 /* ---- a start ---- */
