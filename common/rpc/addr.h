@@ -9,7 +9,20 @@
 
 #include "base/err.h"
 
+#include <string.h>
+
 enum addr_scheme { ADDR_TCP, ADDR_TLS, ADDR_IPC, ADDR_SIM };
+
+/*
+ * Among a holder's addresses, the ones that begin so take no rpc but data lanes (xfer/frame.h); what
+ * follows "data+" is a tcp address.
+ */
+#define ADDR_DATA "data+"
+/* Is it one of those? */
+static inline bool addr_is_data(const char *text)
+{
+	return strncmp(text, ADDR_DATA, sizeof(ADDR_DATA) - 1) == 0;
+}
 
 #define ADDR_PATH_MAX 107 /* sun_path less its NUL */
 #define ADDR_HOST_MAX 255

@@ -2,6 +2,8 @@
 /* QUERY RELEASE RENEW EXISTS OBJECT_STAT EXPLAIN: the index is asked; nothing waits. */
 #include "flows.h"
 
+#include "rpc/ticket.h"
+
 #include <string.h>
 
 /* ---- QUERY ---- */
@@ -12,8 +14,44 @@ static uint32_t lease_of(const struct mst *m, uint32_t asked_ms)
 	return (uint32_t)MIN_OF(ms, m->conf.lease_max_ms);
 }
 
-static bool replicas(struct mst_ask *a, struct mst_places *places, const struct mind_object *o,
-		     struct list_replica *out)
+/* A read ticket for a reader that does not map the holder's pool. */
+static enum err read_ticket(struct mst_ask *a, uint32_t holder, const struct mind_object *o,
+			    const uint8_t pool[16], struct msg_replica *r)
+{
+	struct ticket_key *key = NULL;
+	struct buf b = BUF_INIT(TICKET_MAX);
+	enum err e = mst_links_ticket_key(a->m, holder, &key);
+	struct msg_ticket t = {
+		.op = TICKET_READ,
+		.tenant = mst_tenant(a->req),
+		.term = svc_meta_term(&a->m->meta),
+		.extents = r->extents,
+		.size = o->size,
+		.version = o->version,
+		.slot = r->slot,
+		.generation = r->generation,
+		.sum = o->sum,
+	};
+	memcpy(t.pool, pool, sizeof(t.pool));
+	if (e == ERR_NONE)
+		e = ticket_mint(key, &t, &b, NULL);
+	uint8_t *copy = e ? NULL : arena_alloc(&a->arena, b.n);
+	if (copy) {
+		memcpy(copy, b.p, b.n);
+		r->ticket = BYTES(copy, b.n);
+	}
+	buf_fini(&b);
+	return e == ERR_NONE && !copy ? ERR_NO_MEMORY : e;
+}
+
+static bool elsewhere(const struct msg_keys_req *q, const struct msg_place *p)
+{
+	return q->host.n &&
+	       (q->host.n != p->host.n || memcmp(q->host.p, p->host.p, q->host.n) != 0);
+}
+
+static bool replicas(struct mst_ask *a, const struct msg_keys_req *q, struct mst_places *places,
+		     const struct mind_object *o, struct list_replica *out)
 {
 	struct msg_replica *r = arena_alloc(&a->arena, (o->n_replicas + 1) * sizeof(*r));
 	if (!r)
@@ -25,6 +63,9 @@ static bool replicas(struct mst_ask *a, struct mst_places *places, const struct 
 					     .generation = x->generation };
 		if (!mst_extents(&a->arena, x->extents, x->n_extents, &r[i].extents) ||
 		    !mst_place(places, x->holder, &r[i].place))
+			return false;
+		const struct msg_place *p = &places->p[r[i].place];
+		if (elsewhere(q, p) && read_ticket(a, x->holder, o, p->pool, &r[i]) != ERR_NONE)
 			return false;
 	}
 	*out = (struct list_replica){ r, o->n_replicas };
@@ -38,7 +79,7 @@ static struct msg_object query_one(struct mst_ask *a, const struct msg_keys_req 
 	struct why why;
 	enum err e = mst_look(a, q, i, lease_ms, &o, &why);
 	struct msg_object out = { .status = e };
-	if (e == ERR_NONE && !replicas(a, places, &o, &out.replicas))
+	if (e == ERR_NONE && !replicas(a, q, places, &o, &out.replicas))
 		out.status = e = ERR_NO_MEMORY;
 	if (e) {
 		struct msg_result r = mst_result(e, 0, &why);

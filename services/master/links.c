@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "links_priv.h"
+#include "rpc/addr.h"
 #include "rpc/ticket.h"
 
 #include <inttypes.h>
@@ -90,10 +91,15 @@ static enum err dial(struct mst_link *k, const struct mind_holder *h, struct why
 {
 	struct svc *s = &k->m->svc;
 	const struct svc_conf *c = &s->conf;
+	const char *addrs[8];
+	size_t n = 0;
+	for (size_t i = 0; i < h->n_addrs && n < ARRAY_LEN(addrs); i++)
+		if (!addr_is_data(h->addrs[i]))
+			addrs[n++] = h->addrs[i];
 	struct rpc_client_opts o = {
 		.limits = { .message_bytes_max = (uint32_t)c->message_max },
-		.addrs = h->addrs,
-		.n_addrs = h->n_addrs,
+		.addrs = addrs,
+		.n_addrs = n,
 		.peer_name = k->id,
 		.as = ROLE_SERVICE,
 		.expect = ROLE_HOLDER,
@@ -105,7 +111,7 @@ static enum err dial(struct mst_link *k, const struct mind_holder *h, struct why
 			 c->tls_key[0] ? c->tls_key : NULL },
 		.backoff_max_ms = 500,
 	};
-	if (h->n_addrs == 0)
+	if (n == 0)
 		return why_set(why, ERR_INVALID_PARAMS, "%s registered no address", k->id);
 	return rpc_client_new(s->loop, &o, &k->client, why);
 }
