@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/where.h"
+#include "rpc/addr.h"
 
 /* ---- rows ---- */
 
@@ -24,6 +25,21 @@ static const struct conf_part conf_parts[] = {
 
 enum { ISOLATION_NODE, ISOLATION_TENANT };
 
+static enum err check_data_addrs(struct conf *c, struct why *w, const char *name,
+				 const struct conf_list *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		struct addr a;
+		struct why bad = { 0 };
+		if (addr_parse(l->v[i], &a, &bad))
+			return conf_fail(c, w, name, "%s", bad.text);
+		if (a.scheme != ADDR_TCP)
+			return conf_fail(c, w, name, "%.200s: data lanes are tcp://HOST:PORT",
+					 l->v[i]);
+	}
+	return ERR_NONE;
+}
+
 static enum err check(struct conf *c, const void *at, struct why *w)
 {
 	const struct xfa *x = at;
@@ -36,6 +52,14 @@ static enum err check(struct conf *c, const void *at, struct why *w)
 			"this release has `node` alone: local clients of this user are "
 			"one trust domain; give tenants that must not see each other "
 			"users and data folders of their own");
+	if (x->data_listen.n == 0 && x->data_advertise.n > 0 && x->svc.conf.listen.n == 0)
+		return conf_fail(c, w, ".data_advertise",
+				 "nothing is listened on: set agent.data_listen, too");
+	e = check_data_addrs(c, w, ".data_listen", &x->data_listen);
+	if (e == ERR_NONE)
+		e = check_data_addrs(c, w, ".data_advertise", &x->data_advertise);
+	if (e)
+		return e;
 	if (x->pool_size && x->pool_size < 1u << 20)
 		return conf_fail(c, w, ".pool_size", "0, or 1MiB..64TiB");
 	return ERR_NONE;
@@ -129,6 +153,8 @@ void xfa_opened(struct xfa *x)
 				  .conns_max = x->clients_max,
 				  .ask_ms = (uint32_t)x->ask_ms };
 	enum err e = shmsock_listen(&o, &x->sock, &why);
+	if (e == ERR_NONE)
+		e = xfa_data_open(x, &x->data, &why);
 	if (e)
 		svc_fail(s, e, "%s", why.text);
 }
@@ -153,6 +179,31 @@ static void follow(struct xfa *x, unsigned cell, uint64_t now)
 {
 	uint64_t was = metric_get(x->svc.metrics, XFA_M_FD, cell);
 	metric_add(x->svc.metrics, XFA_M_FD, cell, now - was);
+}
+
+static void scrape_data(struct xfa *x)
+{
+	if (!x->data)
+		return;
+	struct xfa_data_counts *c = &x->data->counts;
+	const struct {
+		unsigned id, cell;
+		_Atomic uint64_t *n;
+	} rows[] = {
+		{ XFA_M_LANES, 0, &c->lanes_ok },	{ XFA_M_LANES, 1, &c->lanes_busy },
+		{ XFA_M_LANES, 2, &c->lanes_key },	{ XFA_M_LANES, 3, &c->lanes_bad },
+		{ XFA_M_DATA_GETS, 0, &c->get_ok },	{ XFA_M_DATA_GETS, 1, &c->get_refused },
+		{ XFA_M_DATA_GETS, 2, &c->get_cut },	{ XFA_M_DATA_PUTS, 0, &c->put_ok },
+		{ XFA_M_DATA_PUTS, 1, &c->put_refused }, { XFA_M_DATA_PUTS, 2, &c->put_cut },
+		{ XFA_M_DATA_BYTES, 0, &c->bytes_in },	{ XFA_M_DATA_BYTES, 1, &c->bytes_out },
+		{ XFA_M_DATA_CORRUPT, 0, &c->corrupt },
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		uint64_t was = metric_get(x->svc.metrics, rows[i].id, rows[i].cell);
+		metric_add(x->svc.metrics, rows[i].id, rows[i].cell,
+			   atomic_load(rows[i].n) - was);
+	}
+	metric_set(x->svc.metrics, XFA_M_LANES_OPEN, 0, (int64_t)atomic_load(&c->open));
 }
 
 static void scrape_sock(struct xfa *x)
@@ -193,6 +244,7 @@ static void scrape(struct svc *s, struct buf *out)
 		metric_set(m, XFA_M_WAITING, k, (int64_t)x->asks[k].by_version.n);
 	metric_set(m, XFA_M_WAITING, 2, (int64_t)(x->report.n_fenced + x->report.n_bad));
 	scrape_sock(x);
+	scrape_data(x);
 }
 
 /* ---- the end ----
@@ -240,12 +292,13 @@ static void on_close(struct svc *s)
 {
 	struct xfa *x = xfa_of(s);
 	x->closing = true;
-	x->ends = 1 + (x->n_jobs > 0) + (x->sock != NULL);
+	x->ends = 1 + (x->n_jobs > 0) + (x->sock != NULL) + (x->data != NULL);
 	xfa_asks_stop(x);
 	xfa_link_stop(x);
 	timer_stop(s->loop, &x->memory.again);
 	if (x->sock)
 		shmsock_close(TAKE(x->sock), part_closed, x);
+	xfa_data_close(TAKE(x->data), part_closed, x);
 	xfa_link_close(x, part_closed, x);
 }
 

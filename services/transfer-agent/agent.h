@@ -9,6 +9,7 @@
  *   ask.c      PUBLISH and CONFIRM in batches
  *   report.c   the sweep over fenced writers; REPORT
  *   verify.c   payload of re-adopted objects, in the background
+ *   data.c data_thread.c   data lanes (data.h)
  *
  * Decisions are hold.h's; these bring messages. Thread: the loop's, but for jobs.
  */
@@ -22,6 +23,8 @@
 #include "store/hold.h"
 #include "store/shmsock.h"
 #include "svc/svc.h"
+
+#include "data.h"
 
 #include "conf.def"
 #include "metrics.def"
@@ -242,6 +245,7 @@ struct xfa {
 	struct hold *hold;    /* likewise */
 	struct ticket_key *tickets;
 	struct shmsock *sock;
+	struct xfa_data *data; /* NULL: no data lanes */
 	struct xfa_link link;
 	struct xfa_asks asks[XFA_ASK_KINDS];
 	struct xfa_report report;
@@ -250,7 +254,6 @@ struct xfa {
 	uint32_t n_jobs;	/* of ours that have not ended */
 	bool closing;
 	uint32_t ends; /* still to come while closing */
-	struct shmsock_counts fd_seen;
 };
 
 static inline struct xfa *xfa_of(struct svc *s)

@@ -119,6 +119,7 @@ static void adopted(struct xfa *x, struct rpc_req *r, const struct hold_under *u
 	xfa_link_adopted(x, u->term);
 	enc_adopt_rep(&b, &m);
 	svc_reply(r, &b);
+	xfa_data_fenced(x->data);
 	xfa_asks_kick(x);
 	xfa_report_sweep_soon(x);
 }
@@ -162,7 +163,7 @@ static enum err retire_one(struct xfa *x, const struct hold_under *u,
 static enum err free_one(struct xfa *x, const struct hold_under *u,
 			 const struct msg_retire_item *it)
 {
-	return hold_free(x->hold, u, it->slot, it->generation);
+	return xfa_data_free_slot(x->data, x->hold, u, it->slot, it->generation);
 }
 
 static enum err mark_one(struct xfa *x, const struct hold_under *u,
@@ -261,6 +262,7 @@ static enum err run_fence(struct xfa *x, struct rpc_req *r, struct arena *arena,
 		struct msg_fence_rep m = { .items = { res, q.items.n } };
 		struct buf b = BUF_INIT(WIRE_MESSAGE_MAX);
 		count(x, CMD_FENCE, q.items.n);
+		xfa_data_fenced(x->data);
 		enc_fence_rep(&b, &m);
 		svc_reply(r, &b);
 		xfa_report_sweep_soon(x);

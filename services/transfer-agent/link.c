@@ -70,17 +70,20 @@ static void encode(struct xfa *x)
 	const struct svc *s = &x->svc;
 	struct msg_segment segments[MEMPOOL_SEGMENTS_MAX];
 	struct bytes addrs[SVC_ADDRS_MAX + SVC_ADDRS_MAX];
+	char data[XFA_DATA_LISTEN_MAX][SVC_ADDR_MAX + 8];
 	struct msg_register_req m = { .holder = BYTES_STR(s->id),
 				      .kind = 1,
 				      .host = BYTES_STR(x->host),
 				      .fd_path = BYTES_STR(x->fd_path),
 				      .pool_epoch = hold_under(x->hold, 0).pool_epoch };
-	size_t n = 0;
-	for (size_t i = 0; i < s->conf.advertise.n && n < SVC_ADDRS_MAX; i++)
+	size_t n = 0, n_data = xfa_data_addrs(x->data, data), room = SVC_ADDRS_MAX - n_data;
+	for (size_t i = 0; i < s->conf.advertise.n && n < room; i++)
 		addrs[n++] = BYTES_STR(s->conf.advertise.v[i]);
-	for (size_t i = 0; i < s->n_addrs && n < SVC_ADDRS_MAX; i++)
+	for (size_t i = 0; i < s->n_addrs && n < room; i++)
 		if (s->conf.advertise.n == 0 || strncmp(s->addrs[i], "ipc:", 4) == 0)
 			addrs[n++] = BYTES_STR(s->addrs[i]);
+	for (size_t i = 0; i < XFA_DATA_LISTEN_MAX && i < n_data; i++)
+		addrs[n++] = BYTES_STR(data[i]);
 	m.addrs = (struct bytes_list){ addrs, n };
 	m.segments = (struct list_segment){ segments, xfa_memory_segments(x, segments) };
 	memcpy(m.instance, s->instance, 16);
