@@ -77,7 +77,9 @@ bool sdk_opts(void *out, size_t out_size, const void *in);
 	F(u32, calls_max, "client.calls_max", "4096", "1", "1048576", 0, \
 	  "calls of one handle under way at once; more are BUSY") \
 	F(enum, verify, "client.verify", "auto", "auto always", "", 0, \
-	  "when a get re-hashes what arrived: auto, what comes over a wire or from a disk, or an agent found at its start and has not read yet")
+	  "when a get re-hashes what arrived: auto, what comes over a wire or from a disk, or an agent found at its start and has not read yet") \
+	F(enum, data_path, "client.data_path", "auto", "auto tcp", "", 0, \
+	  "how bytes reach an agent: auto, memory on the same host and data lanes else; tcp, data lanes alone")
 /* clang-format on */
 
 struct client_conf {

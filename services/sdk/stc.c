@@ -14,6 +14,7 @@ uint64_t stc_term(const struct stc *s)
 
 static void on_kick(struct post *p);
 static void on_revoke(struct post *p);
+static void on_lanes(struct post *p);
 static void on_end(struct post *p);
 
 static void set_defaults(struct stc_opts *o)
@@ -47,11 +48,13 @@ enum err stc_new(const struct stc_opts *o, struct stc **out, struct why *why)
 	list_init(&s->msgs);
 	list_init(&s->holders);
 	list_init(&s->pools);
+	list_init(&s->peers);
 	list_init(&s->held);
 	list_init(&s->ready);
 	list_init(&s->learning);
 	s->kick.fn = on_kick;
 	s->revoke.fn = on_revoke;
+	s->lanes.fn = on_lanes;
 	s->end.fn = on_end;
 	/* a job for each copy that has a turn, and one for each pool that is being mapped */
 	struct pool_opts po = { .name = "pomelo-copy",
@@ -82,7 +85,7 @@ static void on_end(struct post *p)
 void stc_maybe_end(struct stc *s)
 {
 	if (!s->closing || s->end_due || s->n_calls || s->n_msgs || s->n_mapping ||
-	    s->kick_due || s->revoke_due || s->sent_due || s->n_revokes)
+	    s->lanes_due || s->kick_due || s->revoke_due || s->sent_due || s->n_revokes)
 		return;
 	timer_stop(s->o.loop, &s->tick);
 	s->end_due = true;
@@ -133,6 +136,14 @@ static void on_revoke(struct post *p)
 	struct stc *s = container_of(p, struct stc, revoke);
 	s->revoke_due = false;
 	msg_send_revokes(s);
+	stc_maybe_end(s);
+}
+
+static void on_lanes(struct post *p)
+{
+	struct stc *s = container_of(p, struct stc, lanes);
+	s->lanes_due = false;
+	dlane_next(s);
 	stc_maybe_end(s);
 }
 

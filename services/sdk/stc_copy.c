@@ -114,6 +114,8 @@ static enum err begin_sums(struct stc_copy *c, bool in_one)
 enum err copy_begin_put(struct stc_flow *f, const struct msg_put_grant *g)
 {
 	const struct stc_item *it = f->it;
+	if (f->dlane)
+		return remote_begin_put(f, g);
 	enum err e = copy_new(f, it->size);
 	if (e != ERR_NONE)
 		return e;
@@ -185,6 +187,8 @@ enum err copy_begin_get(struct stc_flow *f, const struct msg_object *o,
 			const struct msg_replica *r)
 {
 	const struct stc_item *it = f->it;
+	if (f->dlane)
+		return remote_begin_get(f, o, r);
 	enum err e = copy_new(f, o->size);
 	if (e != ERR_NONE)
 		return e;
@@ -208,6 +212,8 @@ void copy_end(struct stc_flow *f)
 	struct stc_copy *c = f->copy;
 	if (!c)
 		return;
+	dlane_drop(f, c->job.err);
+	free(c->bounce);
 	if (c->lane && stc_alive(f->w->s)) {
 		lane_end(c->lane);
 		shmpool_lane_done(c->map, c->lane);

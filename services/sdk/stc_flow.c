@@ -151,6 +151,10 @@ void flow_wait_stop(struct op *op)
 void flow_copy_stop(struct op *op)
 {
 	struct stc_flow *f = container_of(op, struct stc_flow, op);
+	if (f->copy->remote) {
+		remote_stop(f);
+		return;
+	}
 	/* the step under way ends after its piece, and resumes the flow (P3) */
 	__atomic_store_n(&f->copy->stop, true, __ATOMIC_RELAXED);
 }
@@ -167,7 +171,7 @@ static uint64_t cost(const struct stc_flow *f)
 bool flow_turn(struct stc_flow *f)
 {
 	struct stc *s = f->w->s;
-	if (cost(f) <= s->o.inline_bytes)
+	if (!f->dlane && cost(f) <= s->o.inline_bytes) /* a lane's socket is a worker's */
 		return true;
 	if (s->n_active < s->active_max && list_empty(&s->ready)) {
 		s->n_active++;
@@ -200,6 +204,8 @@ static void on_step(struct job *j)
 bool flow_copy(struct stc_flow *f)
 {
 	struct stc_copy *c = f->copy;
+	if (c->remote)
+		return remote_copy(f);
 	c->job.work = copy_step;
 	c->job.done = on_step;
 	if (f->in_turn) {
@@ -241,6 +247,7 @@ void flow_let_go(struct stc_flow *f)
 	list_del(&f->held);
 	list_del(&f->node);
 	copy_end(f);
+	dlane_drop(f, ERR_NONE);
 	flow_turn_over(f);
 	if (f->pool)
 		pool_drop(s, f->pool);

@@ -109,6 +109,7 @@ static int get_pick(struct op *op)
 static int next_replica(struct stc_flow *f)
 {
 	list_del(&f->node);
+	dlane_drop(f, ERR_NONE);
 	if (f->pool)
 		pool_drop(f->w->s, f->pool);
 	f->pool = NULL;
@@ -140,7 +141,8 @@ static int get_turn(struct op *op)
 	if (!op_first(op))
 		return GET_COPY;
 	f->verify = f->w->c->get.verify ||
-		    shmpool_unverified(f->pool->map, o->replicas.p[f->replica].slot);
+		    (f->pool && /* behind a lane its agent looks */
+		     shmpool_unverified(f->pool->map, o->replicas.p[f->replica].slot));
 	if (!flow_turn(f))
 		return OP_WAIT;
 	return GET_COPY;
@@ -149,8 +151,10 @@ static int get_turn(struct op *op)
 /* Not this replica. */
 static void lost(struct stc_flow *f, enum err e)
 {
+	char holder[65];
+	place_name(place_of(f), holder);
 	if (f->err != e)
-		flow_note(f, e, 0, f->pool->holder, "copy", "%s",
+		flow_note(f, e, 0, holder, "copy", "%s",
 			  e == ERR_CORRUPT ? "its bytes fail their checksum" : err_text(e));
 }
 

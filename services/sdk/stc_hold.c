@@ -3,6 +3,7 @@
 #include "stc_priv.h"
 
 #include "base/sum.h"
+#include "rpc/addr.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,13 +50,15 @@ static enum err holder_new(struct stc *s, const struct msg_place *p, uint64_t ha
 	text_of(h->id, sizeof(h->id), p->holder);
 	h->s = s;
 	h->addrs_hash = hash;
+	size_t n = 0;
 	for (size_t i = 0; i < p->addrs.n; i++) {
-		text_of(addrs[i], sizeof(addrs[i]), p->addrs.p[i]);
-		v[i] = addrs[i];
+		text_of(addrs[n], sizeof(addrs[n]), p->addrs.p[i]);
+		v[n] = addrs[n];
+		n += !addr_is_data(addrs[n]);
 	}
 	struct rpc_client_opts o = {
 		.addrs = v,
-		.n_addrs = p->addrs.n,
+		.n_addrs = n,
 		.peer_name = h->id,
 		.as = ROLE_CLIENT,
 		.expect = ROLE_HOLDER,
@@ -227,26 +230,16 @@ static struct stc_pool *pool_make(struct stc *s, const struct msg_place *at)
 	return p;
 }
 
-/* Its bytes can only be reached through memory that both share. */
-static bool shares_memory(struct stc_flow *f, const struct msg_place *at)
+void place_name(const struct msg_place *p, char out[65])
 {
-	const struct stc *s = f->w->s;
-	if (same_text(s->host, at->host))
-		return true;
-	flow_note(
-		f, ERR_UNSUPPORTED, 0, "", "map its pool",
-		"holder %.*s is on host %.*s and shares no memory with this process on host %s; "
-		"this release reaches objects on its own host only",
-		(int)at->holder.n, (const char *)at->holder.p, (int)at->host.n,
-		(const char *)at->host.p, s->host);
-	return false;
+	text_of(out, 65, p->holder);
 }
 
 enum err pool_take(struct stc_flow *f, const struct msg_place *at)
 {
 	struct stc *s = f->w->s;
-	if (!shares_memory(f, at))
-		return ERR_UNSUPPORTED;
+	if (!same_text(s->host, at->host))
+		return dlane_take(f, at);
 	struct stc_pool *p = find(s, at);
 	if (!p)
 		p = pool_make(s, at);
@@ -288,6 +281,7 @@ void hold_close_all(struct stc *s)
 		holder_close(s, list_entry(it, struct stc_holder, node));
 	list_for_each_safe (it, &s->pools)
 		pool_close(s, list_entry(it, struct stc_pool, node));
+	dlane_close_all(s);
 	s->n_closing--;
 	hold_closed(s);
 }

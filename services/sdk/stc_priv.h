@@ -7,6 +7,7 @@
  *   stc_wire.c   items to messages and back
  *   stc_hold.c   holders: connections and mapped pools; renewals
  *   stc_copy.c   copies in steps, sums, generations
+ *   stc_dlane.c  data lanes to agents whose pool is not mapped; stc_remote.c: copies over them
  *   stc_flow.c   what the flows share: asking, pausing, waiting for a pool and a turn
  *   stc_put.c, stc_get.c, stc_key.c   the flows, one op table each
  *
@@ -21,6 +22,9 @@
 #include "loop/pool.h"
 #include "stc.h"
 #include "store/object.h"
+#include "xfer/lane_cli.h"
+
+#include <uv.h>
 
 enum {
 	STC_STEP = 8 << 20,
@@ -42,6 +46,10 @@ enum {
 	STC_READS_MAX = 4,   /* losses of one get: then LEASE_LOST */
 	STC_TICKETS_MAX = 2, /* that a holder may refuse before the put does not begin again */
 	STC_REVOKES_MAX = 65536,
+	STC_LANES = 4,	     /* data lanes to one holder: a copy each */
+	STC_PEERS_MAX = 256, /* holders by their lanes, kept while nobody uses them */
+	STC_LANE_REST_MS = 50, /* after a lane that failed, doubling to 3.2 s */
+	STC_STALL_MS = 2000, /* as suspect_ms: by then the master knows, too */
 };
 
 /* What can be asked. One message carries items of one kind, of one call. */
@@ -104,6 +112,28 @@ struct stc_pool {
 	struct why why;
 };
 
+/* A holder by the address of its data lanes. */
+struct stc_peer {
+	struct list node;
+	struct stc *s;
+	struct list idle, waiting; /* lanes; flows */
+	uint32_t n_lanes, fails;
+	enum err last;
+	uint64_t not_before_ns; /* it is left alone until then */
+	char holder[65], addr[257];
+};
+
+struct stc_dlane {
+	struct list node; /* peer->idle, or none */
+	struct stc *s;
+	struct stc_peer *peer;
+	int fd;
+	bool started, polls; /* cli, poll are set up */
+	struct lane_cli cli;
+	uv_poll_t poll;
+	struct stc_flow *waiter; /* for its socket */
+};
+
 /* One copy in steps. */
 struct stc_copy {
 	struct job job;
@@ -130,6 +160,15 @@ struct stc_copy {
 	uint64_t sum;	  /* write: result */
 	/* set by the loop, read by the worker between pieces */
 	bool stop;
+	/* over a data lane: the worker's while a step runs */
+	bool remote, asked, ended, sends;
+	bool blocked;	      /* the socket is waited for */
+	bool bad, bounced;    /* bytes fail the object's sum; they landed in `bounce` */
+	struct bytes ticket;  /* borrowed from the flow's reply */
+	uint64_t vector_left; /* bytes of the vector still to come, or to go */
+	uint32_t asked_ranges;
+	size_t sent_bytes; /* of the block on its way */
+	uint8_t *bounce;   /* XF_DATA_MAX, made by need */
 	/* the first n_stored, n_extents of them; not zeroed */
 	struct stc_buf stored[OBJ_EXTENTS_MAX]; /* the extents' addresses */
 	struct extent extents[OBJ_EXTENTS_MAX];
@@ -168,6 +207,7 @@ struct stc_flow {
 	bool tried_local;
 	struct stc_holder *holder;
 	struct stc_pool *pool;
+	struct stc_dlane *dlane; /* in place of pool; the copy's */
 	struct stc_copy *copy;
 	uint64_t sum;
 	struct op op; /* last: not all of it is zeroed */
@@ -204,13 +244,13 @@ struct stc {
 	uint8_t instance[16];
 	struct pool *pool;
 	uint64_t term, attempt;
-	struct list calls, msgs, holders, pools;
+	struct list calls, msgs, holders, pools, peers;
 	struct list held;     /* flows to be renewed */
 	struct list ready;    /* flows that wait for a turn */
 	struct list learning; /* works that wait for the term */
-	uint32_t n_calls, n_msgs, n_holders, n_pools, n_mapping, n_active, active_max;
-	struct post kick, revoke, sent, end;
-	bool kick_due, revoke_due, sent_due, end_due, learn_sent;
+	uint32_t n_calls, n_msgs, n_holders, n_pools, n_peers, n_mapping, n_active, active_max;
+	struct post kick, revoke, sent, lanes, end;
+	bool lanes_due, kick_due, revoke_due, sent_due, end_due, learn_sent;
 	struct timer tick;
 	struct stc_copy *spare; /* one that is not in use: most are over at once; NULL: none */
 	/* attempts to be revoked */
@@ -272,12 +312,38 @@ enum err holder_take(struct stc_flow *f, const struct msg_place *p);
 void holder_drop(struct stc *s, struct stc_holder *h);
 /*
  * A user more of that pool. ERR_NONE: f->pool is mapped. ERR_BUSY: f waits on it and is resumed, with
- * f->err. ERR_UNSUPPORTED (with the reason noted): it shares no memory with us.
+ * f->err. A holder on another host: f->dlane in its place, and the errors of dlane_take.
  */
 enum err pool_take(struct stc_flow *f, const struct msg_place *p);
 void pool_drop(struct stc *s, struct stc_pool *p);
 void hold_close_all(struct stc *s);
 void hold_closed(struct stc *s); /* one more of what is being closed has gone */
+void place_name(const struct msg_place *p, char out[65]);
+
+/* ---- stc_dlane.c, stc_remote.c ---- */
+
+/*
+ * A data lane for f's copy. ERR_NONE: f->dlane. ERR_BUSY: f waits for one and is resumed, with f->err.
+ * Noted: ERR_UNREACHABLE it failed just now, ERR_UNSUPPORTED it has none, ERR_NO_MEMORY.
+ */
+enum err dlane_take(struct stc_flow *f, const struct msg_place *at);
+/* The copy is over, with that: the lane is kept if it works. f may have none. */
+void dlane_drop(struct stc_flow *f, enum err e);
+/* f is resumed when its lane's socket can go on, or has stood still for too long. False: no watch on it. */
+bool dlane_wait(struct stc_flow *f);
+/* It waits no more and is resumed. False: it did not wait. */
+bool dlane_unwait(struct stc_flow *f);
+/* Who waits has its turn. */
+void dlane_next(struct stc *s);
+void dlane_close_all(struct stc *s);
+/* As copy_begin_put, _get; ERR_NO_MEMORY, ERR_NOT_READY (no ticket). */
+enum err remote_begin_put(struct stc_flow *f, const struct msg_put_grant *g);
+enum err remote_begin_get(struct stc_flow *f, const struct msg_object *o,
+			  const struct msg_replica *r);
+void remote_step(struct job *j);
+/* As flow_copy, flow_copy_stop. */
+bool remote_copy(struct stc_flow *f);
+void remote_stop(struct stc_flow *f);
 
 /* ---- stc_copy.c ---- */
 
@@ -293,7 +359,7 @@ enum err copy_begin_get(struct stc_flow *f, const struct msg_object *o,
 void copy_step(struct job *j);
 static inline bool copy_over(const struct stc_copy *c)
 {
-	return c->moved == c->total;
+	return c->moved == c->total && (!c->remote || c->ended);
 }
 void copy_end(struct stc_flow *f);
 

@@ -133,9 +133,11 @@ static int put_copy(struct op *op)
 	}
 	if (e == ERR_NONE && f->closed)
 		e = ERR_STALE_ATTEMPT;
-	if (e != ERR_NONE && f->err == ERR_NONE)
-		flow_note(f, e, 0, place_of(f)->holder.n ? f->pool->holder : "", "copy", "%s",
-			  err_text(e));
+	if (e != ERR_NONE && f->err == ERR_NONE) {
+		char holder[65];
+		place_name(place_of(f), holder);
+		flow_note(f, e, 0, holder, "copy", "%s", err_text(e));
+	}
 	if (e == ERR_NONE && over)
 		f->sum = f->copy->sum;
 	copy_end(f);

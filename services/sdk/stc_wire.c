@@ -164,6 +164,8 @@ static void enc_keys(struct stc_msg *m, struct buf *b)
 	struct msg_keys_req q = { .lease_ms = c->get.lease_ms,
 				  .format = c->get.format,
 				  .recovering_as_miss = c->get.recovering_as_miss };
+	if (m->q == Q_QUERY)
+		q.host = BYTES_STR(m->s->host);
 	enc_some_keys(m, b, &q);
 }
 

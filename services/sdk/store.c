@@ -57,7 +57,8 @@ static enum err session(struct pml *p, struct why *why)
 		.log = &p->log,
 		.tenant = p->tenant,
 		.instance = p->instance,
-		.host_id = p->host,
+		/* no host has this name: no memory is shared */
+		.host_id = p->set.data_path == 1 ? "-" : p->host,
 		.master = master_of,
 		.map = map_pool,
 		.ctx = p,

@@ -163,7 +163,7 @@ struct pml_put_opts {
  * TOO_LARGE       larger than the largest segment    POOL_PINNED  nothing can make room
  * QUOTA           more, or more that is hard-pinned, than the tenant may ever have
  * BUSY, RECOVERING, TEMPORARILY_AWAY, UNREACHABLE, TIMED_OUT  the deadline passed; the last reason
- * UNSUPPORTED     the holder shares no memory with this process
+ * UNSUPPORTED     the holder shares no memory with this process and opens no data lanes
  */
 PML_API int pml_put(struct pml *p, const void *key, size_t key_bytes, const void *data,
 		    size_t n, const struct pml_put_opts *o, struct pml_error *err);
