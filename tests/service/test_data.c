@@ -55,7 +55,12 @@ static int put(struct wire *d, const char *key, const uint8_t *p, size_t n, unsi
 {
 	struct pml_put_opts o = PML_PUT_OPTS_INIT;
 	o.deadline_ms = ms;
-	return pml_upsert(d->w.p, key, strlen(key), p, n, &o, err);
+	uint64_t end = cs_now_ms() + ms;
+	int e;
+	do /* a put of before that failed is given up in the background */
+		e = pml_upsert(d->w.p, key, strlen(key), p, n, &o, err);
+	while (e == PML_ERR_BUSY_WRITING && cs_now_ms() < end && usleep(10000) == 0);
+	return e;
 }
 
 static int get(struct wire *d, const char *key, uint8_t *p, size_t cap, size_t *n, unsigned ms,
