@@ -174,10 +174,11 @@ enum err dlane_take(struct stc_flow *f, const struct msg_place *at)
 	const struct bytes *a = data_addr(at);
 	place_name(at, holder);
 	if (!a || !loop_uv(s->o.loop)) {
-		flow_note(f, ERR_UNSUPPORTED, 0, holder, "connect",
-			  "it is on host %.*s and shares no memory with this process on host "
-			  "%s, and it opens no data lanes; set agent.data_listen there",
-			  (int)at->host.n, (const char *)at->host.p, s->host);
+		flow_note(
+			f, ERR_UNSUPPORTED, 0, holder, "connect",
+			"holder %s is on host %.*s and shares no memory with this process on host "
+			"%s, and it opens no data lanes; set agent.data_listen there",
+			holder, (int)at->host.n, (const char *)at->host.p, s->host);
 		return ERR_UNSUPPORTED;
 	}
 	(void)snprintf(addr, sizeof(addr), "%.*s", (int)(a->n - strlen(ADDR_DATA)),
