@@ -7,6 +7,8 @@
  *   get_1m_shm, put_1m_shm   objects of 1 MiB between a set of 256 MiB of the caller's and the pool, both
  *                            larger than L3 and touched before; the limit is memcpy between two such
  *                            sets by as many threads as the client copies with
+ *   get_1m_tcp               the same gets over data lanes of loopback, every block compared with its sum; the
+ *                            limit is plain sockets between two such sets, as many as the client has lanes
  *   put_4k_b32, get_4k_b32, exists_b128
  *                            items a second of one client; the limit is a bare SP echo of the same bytes
  *                            in as many exchanges, as many at a time, by one process with another
@@ -21,6 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 enum {
 	MIB = 1 << 20,
@@ -30,6 +33,7 @@ enum {
 	BIG_FLIGHTS = 2,
 	PIECE = 256 << 10,
 	COPIERS = 2, /* the threads a handle copies with */
+	LANES = 4,   /* data lanes of a handle to one agent */
 	SMALL = 4096,
 	SMALL_N = 32768,
 	SMALL_BATCH = 32,
@@ -41,6 +45,7 @@ enum {
 
 static struct world {
 	struct bed bed;
+	struct bed_raw raw;
 	uint8_t *a, *b; /* SET_MIB each */
 	bool big_there, small_there, put_warm;
 	struct bed_bytes of_put[2], of_get[2], of_probe[2], of_one[2];
@@ -159,6 +164,39 @@ static double s_get_1m(void *arg)
 static double s_get_1m_verify(void *arg)
 {
 	return get_1m("store.get_1m_shm_verify", PML_VERIFY_ALWAYS);
+}
+
+static double s_get_1m_tcp(void *arg)
+{
+	struct world *w = up();
+	if (!w->big_there) /* put by the quicker way */
+		(void)get_1m("store.get_1m_shm", PML_VERIFY_AUTO);
+	memset(w->b, 0, (size_t)SET_MIB * MIB);
+	bed_tcp(&w->bed, true);
+	double v = get_1m("store.get_1m_tcp", PML_VERIFY_AUTO);
+	bed_tcp(&w->bed, false);
+	return v;
+}
+
+static double raw_cpu(const struct bed_raw *r)
+{
+	clockid_t id;
+	struct timespec t;
+	if (clock_getcpuclockid(r->pid, &id) != 0 || clock_gettime(id, &t) != 0)
+		bed_die("plain sockets", "no clock of the sender");
+	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static double s_raw(void *arg)
+{
+	struct world *w = up();
+	if (!w->raw.pid)
+		bed_raw_open(&w->raw, LANES, SET_MIB);
+	double here = bed_cpu_now(), there = raw_cpu(&w->raw);
+	double v = bed_raw_run(&w->raw, w->b, BIG_N);
+	fprintf(stderr, "# plain sockets: processor ns a MiB: receiver %.0f, sender %.0f\n",
+		(bed_cpu_now() - here) / BIG_N, (raw_cpu(&w->raw) - there) / BIG_N);
+	return v;
 }
 
 static double s_put_1m(void *arg)
@@ -326,6 +364,8 @@ static const struct bench_row rows[] = {
 	  "the same, hashed again at the target; goal: ratio 0.55" },
 	{ "store.put_1m_shm", "bytes/s", false, s_put_1m, s_memcpy, "memcpy by two threads", 0,
 	  "one client, 2 calls of 8 objects of 1 MiB under way, hashed; goal: ratio 0.55" },
+	{ "store.get_1m_tcp", "bytes/s", false, s_get_1m_tcp, s_raw, "four plain sockets of loopback", 0,
+	  "one client, 2 calls of 8 objects of 1 MiB under way, over data lanes; goal: ratio 0.60" },
 	{ "store.put_4k_b32", "items/s", false, s_put_4k, s_put_echo, "bare SP echo of the same bytes", 150e3,
 	  "one client, 16 calls of 32 objects of 4 KiB under way" },
 	{ "store.get_4k_b32", "items/s", false, s_get_4k, s_get_echo, "bare SP echo of the same bytes", 400e3,
@@ -339,9 +379,10 @@ static const struct bench_row rows[] = {
 
 int main(int argc, char **argv)
 {
-	if (bed_echo_main(argc, argv))
+	if (bed_echo_main(argc, argv) || bed_raw_main(argc, argv))
 		return 1;
 	int rc = bench_main(argc, argv, rows, ARRAY_LEN(rows), NULL);
+	bed_raw_close(&world.raw);
 	if (world.a)
 		bed_down(&world.bed);
 	return rc;

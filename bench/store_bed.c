@@ -359,7 +359,12 @@ void bed_up(struct bed *b, const char *pool, unsigned slots)
 {
 	char dir[96], size[64], n[64];
 	const char *margs[] = { "--set=master.http_port=0", NULL };
-	const char *aargs[] = { "--set=agent.http_port=0", dir, size, n, NULL };
+	const char *aargs[] = { "--set=agent.http_port=0",
+				dir,
+				size,
+				n,
+				"--set=agent.data_listen=tcp://127.0.0.1:0",
+				NULL };
 	struct pml_open_opts o = PML_OPEN_OPTS_INIT;
 	struct pml_error err = PML_ERROR_INIT;
 	find_daemons();
@@ -381,6 +386,34 @@ void bed_up(struct bed *b, const char *pool, unsigned slots)
 	echo_open(b);
 }
 
+static void swap(struct bed *b)
+{
+	struct pml *p = b->p;
+	struct pml_cq *cq = b->cq;
+	b->p = b->tcp;
+	b->cq = b->tcp_cq;
+	b->tcp = p;
+	b->tcp_cq = cq;
+	b->over_tcp = !b->over_tcp;
+}
+
+void bed_tcp(struct bed *b, bool on)
+{
+	struct pml_open_opts o = PML_OPEN_OPTS_INIT;
+	struct pml_error err = PML_ERROR_INIT;
+	o.data = b->box.dir;
+	o.secret_file = b->box.secret;
+	if (on && !b->tcp) {
+		setenv("POMELO_CLIENT_DATA_PATH", "tcp", 1);
+		if (pml_open(&o, &b->tcp, &err) != 0 ||
+		    pml_cq_new(b->tcp, 64, &b->tcp_cq, &err) != 0)
+			bed_die("open", err.text);
+		unsetenv("POMELO_CLIENT_DATA_PATH");
+	}
+	if (on != b->over_tcp)
+		swap(b);
+}
+
 void bed_down(struct bed *b)
 {
 	char cmd[128];
@@ -388,6 +421,10 @@ void bed_down(struct bed *b)
 		return;
 	live = NULL;
 	echo_close(b);
+	if (b->tcp) {
+		pml_cq_free(b->tcp_cq);
+		pml_close(b->tcp);
+	}
 	pml_cq_free(b->cq);
 	pml_close(b->p);
 	proc_stop(&b->agent);

@@ -20,9 +20,10 @@ struct bed_echo; /* the client's end */
 struct bed {
 	struct box box;
 	struct proc master, agent;
-	char shm[64]; /* folder of the pool */
-	struct pml *p;
-	struct pml_cq *cq;
+	char shm[64];	     /* folder of the pool */
+	struct pml *p, *tcp; /* tcp: over data lanes alone; NULL until bed_tcp */
+	struct pml_cq *cq, *tcp_cq;
+	bool over_tcp; /* they have changed places */
 	pid_t echo_pid;
 	struct bed_echo *echo;
 };
@@ -32,6 +33,8 @@ bool bed_echo_main(int argc, char **argv);
 /* pool: its size as a setting, "1GiB". Waits until a put succeeds. */
 void bed_up(struct bed *b, const char *pool, unsigned slots);
 void bed_down(struct bed *b);
+/* The calls that follow go through a handle that maps no memory, or through the first one again. */
+void bed_tcp(struct bed *b, bool on);
 
 /* Seconds of CLOCK_MONOTONIC. */
 double bed_now(void);
@@ -83,3 +86,19 @@ double bed_echo(struct bed *b, const struct bed_bytes *x, size_t n, unsigned fli
 		unsigned ms);
 /* Median of `n` round trips, one at a time, nanoseconds. */
 double bed_echo_p50(struct bed *b, struct bed_bytes x, unsigned n);
+
+/* ---- the limit of data lanes (store_raw.c) ---- */
+
+enum { BED_RAW_MAX = 4 };
+struct bed_raw { /* zeroed: none */
+	pid_t pid;
+	unsigned n, set_mib;
+	int fd[BED_RAW_MAX];
+};
+/* Is argv that of the process that sends? Then it does so until it is killed. */
+bool bed_raw_main(int argc, char **argv);
+/* conns: connections, and threads at each side. set_mib: what it sends from. */
+void bed_raw_open(struct bed_raw *r, unsigned conns, unsigned set_mib);
+void bed_raw_close(struct bed_raw *r);
+/* Bytes a second of that many blocks of 1 MiB into a set of set_mib at `to`. */
+double bed_raw_run(const struct bed_raw *r, uint8_t *to, unsigned blocks);
