@@ -433,6 +433,32 @@ Test(agent, stays_ready_while_the_same_master_adopts_it_anew, .timeout = 20)
 	close_world(&w);
 }
 
+/* The master merges what it has in no time, or in a long one. */
+Test(agent, asks_again_soon_until_it_is_adopted_then_seldom, .timeout = 20)
+{
+	struct world w;
+	open_world(&w);
+	cr_assert(cl_until(w.c, all_ready, &w, 3000));
+	w.boss->adopted = false;
+	cl_run_ms(w.c, 1100); /* its next REGISTER is one of register_ms */
+	uint32_t n = w.boss->n_register;
+	cl_run_ms(w.c, 300);
+	cr_assert_geq(w.boss->n_register, n + 1, "%u", w.boss->n_register - n);
+	cl_run_ms(w.c, 5000);
+	n = w.boss->n_register;
+	cl_run_ms(w.c, 5000);
+	cr_assert_leq(w.boss->n_register, n + 6, "%u", w.boss->n_register - n);
+	w.boss->adopted = true;
+	cl_run_ms(w.c, 1100);
+	cr_assert(!has_reason(&w, "adopted"));
+	w.boss->adopted = false;
+	cr_assert_eq(adopt(&w, 8, 1), ERR_NONE);
+	n = w.boss->n_register;
+	cl_run_ms(w.c, 1300);
+	cr_assert_geq(w.boss->n_register, n + 4, "soon again: %u", w.boss->n_register - n);
+	close_world(&w);
+}
+
 /* ---- ADOPT (V9, V10) ---- */
 
 Test(agent, adopts_once_and_refuses_what_is_lower, .timeout = 20)
