@@ -331,6 +331,20 @@ static enum err check_ctl(const struct mempool *p, struct why *why)
 
 /* ---- opening ---- */
 
+/* What an earlier run touched has its memory: it is ready before it is mapped page by page again. */
+static void recover_ready(struct mempool *p)
+{
+	char name[BACKING_NAME_MAX];
+	for (uint32_t i = 0; i < p->super.n_segments; i++) {
+		uint64_t start = 0, end = 0;
+		data_name(name, i);
+		if (p->b->ops->data(p->b, name, 0, &start, &end) && start == 0)
+			p->ready[i] = end >= p->super.segment_bytes
+					      ? p->super.segment_bytes
+					      : end - end % MEMPOOL_SLICE_BYTES;
+	}
+}
+
 static enum err open_files(struct mempool *p, const struct mempool_opts *o,
 			   struct mempool_start *start, struct why *why)
 {
@@ -352,6 +366,8 @@ static enum err open_files(struct mempool *p, const struct mempool_opts *o,
 		e = directory_init(p);
 	if (e == ERR_NONE && kept)
 		e = recover_slots(p, start, why);
+	if (e == ERR_NONE && kept)
+		recover_ready(p);
 	return e == ERR_NONE ? sessions_recover(p, start, why) : e;
 }
 
@@ -472,7 +488,8 @@ enum err mempool_slice(const struct mempool *p, uint32_t segment, uint32_t slice
 void mempool_ready(struct mempool *p, uint32_t segment, uint32_t n)
 {
 	assert(segment < p->super.n_segments);
-	p->ready[segment] = MIN_OF(p->super.segment_bytes, n * MEMPOOL_SLICE_BYTES);
+	uint64_t bytes = MIN_OF(p->super.segment_bytes, n * MEMPOOL_SLICE_BYTES);
+	p->ready[segment] = MAX_OF(p->ready[segment], bytes);
 }
 
 /* ---- payload ---- */

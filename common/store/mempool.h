@@ -105,7 +105,8 @@ uint32_t mempool_slices(const struct mempool *p, uint32_t segment);
  */
 enum err mempool_slice(const struct mempool *p, uint32_t segment, uint32_t slice,
 		       struct why *why) MUST_CHECK;
-/* Owner: slices [0, n) of the segment are done: its ready bytes follow. */
+/* Owner: slices [0, n) of the segment are done: its ready bytes follow, never less than they are. Those of a
+ * kept pool begin with what an earlier run had touched. */
 void mempool_ready(struct mempool *p, uint32_t segment, uint32_t n);
 
 /* Payload address of an extent; NULL if it lies outside its segment. */

@@ -319,6 +319,9 @@ static void open_done(struct job *j)
 		x->hold = m->hold;
 		log_found(x);
 		xfa_opened(x);
+		if (xfa_memory_bytes(x).bytes >
+		    0) /* kept: no slice that becomes ready will tell */
+			xfa_link_tell(x);
 		j->err = slices_start(x);
 	}
 	if (j->err && j->err != ERR_CANCELLED)

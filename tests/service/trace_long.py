@@ -180,6 +180,7 @@ def kills():
         probe.stop()
         for what in ("get", "put"):
             late = [(v, round(probe.back_s(what, t), 2)) for v, t in times]
+            print(what, "back after (s):", " ".join(f"{v} {t:.2f}" for v, t in late))
             worst = max(late, key=lambda x: x[1], default=("nobody", 0))
             check(f"{what} back within {BACK_S:.0f} s of each kill", worst[1] <= BACK_S,
                   f"worst {worst[1]:.2f} s ({worst[0]}), median {sorted(x[1] for x in late)[len(late) // 2]:.2f} s")

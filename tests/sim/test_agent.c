@@ -877,6 +877,27 @@ Test(agent, a_range_that_a_new_inventory_lacks_is_not_reported, .timeout = 20)
 
 /* ---- L2, L3 ---- */
 
+static bool told_all(void *arg)
+{
+	const struct boss *b = ((struct world *)arg)->boss;
+	return b->n_register > 0;
+}
+
+/* A put that waits for space does not wait until each page is mapped again. */
+Test(agent, its_memory_of_before_is_ready_at_once, .timeout = 20)
+{
+	struct world w;
+	open_world(&w);
+	cr_assert(cl_until(w.c, all_ready, &w, 3000));
+	cl_kill(w.c, "agent");
+	cl_run_ms(w.c, 100);
+	w.boss->n_register = 0;
+	cr_assert(cl_start(w.c, "agent"));
+	cr_assert(cl_until(w.c, told_all, &w, 3000));
+	cr_assert_eq(w.boss->ready, w.boss->total);
+	close_world(&w);
+}
+
 static bool epoch_rose(void *arg)
 {
 	struct world *w = arg;
@@ -1028,7 +1049,8 @@ Test(agent, a_slice_without_memory_is_tried_again, .timeout = 20)
 	static struct pool_backing_ops ops;
 	struct world w;
 	open_world(&w);
-	cl_term(w.c, "agent");
+	cl_kill(w.c, "agent");
+	cl_power_cut(w.c, "n1"); /* what was touched before is ready at once */
 	cl_run_ms(w.c, 2000);
 	struct pool_backing *b = cl_svc_backing(w.c, "n1", "agent");
 	const struct pool_backing_ops *before = b->ops;

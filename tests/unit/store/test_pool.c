@@ -29,12 +29,17 @@ static struct pool_backing *open_folder(const struct folder *f)
 	return b;
 }
 
-static void start(struct folder *f)
+static void start_in(struct folder *f, const char *parent)
 {
-	(void)snprintf(f->root, sizeof(f->root), "/tmp/pomelo-test-pool-XXXXXX");
+	(void)snprintf(f->root, sizeof(f->root), "%s/pomelo-test-pool-XXXXXX", parent);
 	cr_assert_not_null(mkdtemp(f->root));
 	(void)snprintf(f->dir, sizeof(f->dir), "%s/pool", f->root);
 	store_fix_init(&f->x, open_folder(f));
+}
+
+static void start(struct folder *f)
+{
+	start_in(f, "/tmp");
 }
 
 /* The agent dies and comes back: a new process opens the folder. */
@@ -202,6 +207,30 @@ Test(pool, slices_become_ready_in_turn, .timeout = 20)
 	cr_assert_eq(mempool_segment(f.x.p, 1).bytes, MEMPOOL_SLICE_BYTES + 8192);
 	cr_assert_eq(mempool_segment(f.x.p, 0).bytes, 0);
 	cr_assert_eq(mempool_segment(f.x.p, 9).bytes_total, 0);
+	finish(&f);
+	NO_LEAKS();
+}
+
+/* An agent that was killed has its memory at once: what waits for space does not wait for page tables. */
+Test(pool, what_was_touched_is_ready_after_a_restart, .timeout = 20)
+{
+	struct folder f;
+	start_in(&f, "/dev/shm");
+	store_fix_kill(&f.x);
+	OK(mempool_remove(f.x.b, NULL));
+	f.x.po.n_segments = 3;
+	OK(store_fix_open(&f.x));
+	uint64_t all = mempool_segment(f.x.p, 0).bytes_total;
+	OK(mempool_slice(f.x.p, 0, 0, &f.x.why));
+	OK(mempool_slice(f.x.p, 2, 0, &f.x.why));
+	mempool_ready(f.x.p, 0, 1);
+	OK(restart(&f));
+	cr_assert_eq(f.x.start.found, MEMPOOL_KEPT);
+	cr_assert_eq(mempool_segment(f.x.p, 0).bytes, all);
+	cr_assert_eq(mempool_segment(f.x.p, 1).bytes, 0, "it never had its memory");
+	cr_assert_eq(mempool_segment(f.x.p, 2).bytes, all);
+	mempool_ready(f.x.p, 0, 0);
+	cr_assert_eq(mempool_segment(f.x.p, 0).bytes, all, "never less");
 	finish(&f);
 	NO_LEAKS();
 }
