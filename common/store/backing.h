@@ -35,6 +35,9 @@ struct pool_backing_ops {
 	enum err (*map)(struct pool_backing *b, const char *name, uint64_t bytes, void **out,
 			struct why *why);
 	void (*unmap)(struct pool_backing *b, void *p, uint64_t bytes);
+	/* Drops our page table entries for a part of a mapping, for which the bytes are the file's. NULL: they
+	 * are nowhere else. */
+	void (*unload)(struct pool_backing *b, void *p, uint64_t bytes);
 	/* From here on a touch of that range cannot fail for want of memory. ERR_NO_SPACE. */
 	enum err (*reserve)(struct pool_backing *b, const char *name, uint64_t offset,
 			    uint64_t bytes, struct why *why);

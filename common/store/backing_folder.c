@@ -185,6 +185,13 @@ static void dir_unmap(struct pool_backing *b, void *p, uint64_t bytes)
 	(void)munmap(p, bytes);
 }
 
+static void dir_unload(struct pool_backing *b, void *p, uint64_t bytes)
+{
+	uintptr_t from = (uintptr_t)p & ~(uintptr_t)4095;
+	(void)b;
+	(void)madvise((void *)from, (uintptr_t)p + bytes - from, MADV_DONTNEED);
+}
+
 static enum err dir_reserve(struct pool_backing *b, const char *name, uint64_t offset,
 			    uint64_t bytes, struct why *why)
 {
@@ -347,6 +354,7 @@ static const struct pool_backing_ops dir_ops = {
 	.list = dir_list,
 	.map = dir_map,
 	.unmap = dir_unmap,
+	.unload = dir_unload,
 	.reserve = dir_reserve,
 	.data = dir_data,
 	.read = dir_read,

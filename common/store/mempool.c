@@ -462,11 +462,23 @@ uint32_t mempool_slices(const struct mempool *p, uint32_t segment)
 			  MEMPOOL_SLICE_BYTES);
 }
 
-/* A kernel without POPULATE_WRITE touches on the first write, which cannot fail any more. */
-static void touch(uint8_t *at, uint64_t bytes)
+/*
+ * A kernel without POPULATE_WRITE touches on the first write, which cannot fail any more. The pages are the
+ * file's and stay; our own entries for them go again, for a process that ends with millions of those takes
+ * seconds, and its successor cannot begin before.
+ */
+static void touch(const struct mempool *p, uint8_t *at, uint64_t bytes)
 {
-	if (((uintptr_t)at & 4095) == 0)
-		(void)madvise(at, bytes, MADV_POPULATE_WRITE);
+	if (((uintptr_t)at & 4095) == 0 && madvise(at, bytes, MADV_POPULATE_WRITE) == 0 &&
+	    p->b->ops->unload)
+		p->b->ops->unload(p->b, at, bytes);
+}
+
+void mempool_unload(const struct mempool *p, const struct extent *e)
+{
+	void *at = mempool_at(p, e);
+	if (at && p->b->ops->unload)
+		p->b->ops->unload(p->b, at, e->bytes);
 }
 
 enum err mempool_slice(const struct mempool *p, uint32_t segment, uint32_t slice,
@@ -481,7 +493,7 @@ enum err mempool_slice(const struct mempool *p, uint32_t segment, uint32_t slice
 	data_name(name, segment);
 	enum err e = p->b->ops->reserve(p->b, name, from, n, why);
 	if (e == ERR_NONE)
-		touch(p->data[segment] + from, n);
+		touch(p, p->data[segment] + from, n);
 	return e;
 }
 

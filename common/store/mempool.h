@@ -109,6 +109,10 @@ enum err mempool_slice(const struct mempool *p, uint32_t segment, uint32_t slice
  * kept pool begin with what an earlier run had touched. */
 void mempool_ready(struct mempool *p, uint32_t segment, uint32_t n);
 
+/* This process looks no more at an extent for the time being: its entries for those pages go, the bytes stay.
+ * Any thread. */
+void mempool_unload(const struct mempool *p, const struct extent *e);
+
 /* Payload address of an extent; NULL if it lies outside its segment. */
 void *mempool_at(const struct mempool *p, const struct extent *e);
 

@@ -152,6 +152,36 @@ static void slices_again(struct timer *t)
 	slices_go(container_of(t, struct xfa, memory.again));
 }
 
+static void slices_over(struct xfa *x)
+{
+	if (x->memory.n_done < x->memory.n_slices)
+		return;
+	LOG_INFO(&x->svc.log, "pool", "ready=%" PRIu64 " slices=%u", xfa_memory_bytes(x).bytes,
+		 x->memory.n_slices);
+	xfa_verify_start(x);
+}
+
+/* Memory of before needs no touch: it cannot be missing, and its pages are mapped as they are read. Touching
+ * them took seconds in which puts had to share the machine with it. */
+static void slices_kept(struct xfa *x)
+{
+	struct xfa_memory *m = &x->memory;
+	uint32_t n_segments = mempool_segments(x->pool);
+	for (uint32_t i = 0; i < n_segments; i++) {
+		struct mempool_segment s = mempool_segment(x->pool, i);
+		uint32_t n = s.bytes == s.bytes_total
+				     ? mempool_slices(x->pool, i)
+				     : (uint32_t)(s.bytes / MEMPOOL_SLICE_BYTES);
+		for (uint32_t k = 0; k < n; k++)
+			m->state[k * n_segments + i] = SLICE_DONE;
+		m->n_done += n;
+	}
+	if (m->n_done > 0) /* no slice that becomes ready will tell */
+		xfa_link_tell(x);
+	if (m->n_slices > 0)
+		slices_over(x);
+}
+
 /* As far as a segment is whole from its start, it is the master's to give out. */
 static void slice_whole(struct xfa *x, const struct xfa_slice *s)
 {
@@ -166,11 +196,7 @@ static void slice_whole(struct xfa *x, const struct xfa_slice *s)
 	mempool_ready(x->pool, s->segment, n);
 	if (mempool_segment(x->pool, s->segment).bytes > before)
 		xfa_link_tell(x);
-	if (m->n_done < m->n_slices)
-		return;
-	LOG_INFO(&x->svc.log, "pool", "ready=%" PRIu64 " slices=%u", xfa_memory_bytes(x).bytes,
-		 m->n_slices);
-	xfa_verify_start(x);
+	slices_over(x);
 }
 
 /* Somebody else has filled the file system since we looked. What is ready is of use all the same. */
@@ -250,6 +276,7 @@ static enum err slices_start(struct xfa *x)
 	m->jobs = calloc(m->n_jobs, sizeof(*m->jobs));
 	if (!m->state || !m->jobs)
 		return ERR_NO_MEMORY;
+	slices_kept(x);
 	slices_go(x);
 	return ERR_NONE;
 }
@@ -319,9 +346,6 @@ static void open_done(struct job *j)
 		x->hold = m->hold;
 		log_found(x);
 		xfa_opened(x);
-		if (xfa_memory_bytes(x).bytes >
-		    0) /* kept: no slice that becomes ready will tell */
-			xfa_link_tell(x);
 		j->err = slices_start(x);
 	}
 	if (j->err && j->err != ERR_CANCELLED)

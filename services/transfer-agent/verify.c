@@ -30,6 +30,7 @@ static enum err add_range(struct xfa_verify *v, const struct mempool *pool, uint
 		x.bytes = MIN_OF(x.bytes - at, n);
 		const void *p = mempool_at(pool, &x);
 		e = p ? sum_stream_add(v->stream, p, x.bytes) : ERR_CORRUPT;
+		mempool_unload(pool, &x);
 		n -= x.bytes;
 		at = 0;
 	}
@@ -62,6 +63,8 @@ static void verify_work(struct job *j)
 	for (size_t i = 0; i < v->n; i++) {
 		const struct hold_verify *o = &v->items[i];
 		v->errs[i] = mempool_sum(pool, o->extents, o->n_extents, o->size, &v->sums[i]);
+		for (size_t k = 0; k < o->n_extents; k++)
+			mempool_unload(pool, &o->extents[k]);
 	}
 }
 

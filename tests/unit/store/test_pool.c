@@ -222,7 +222,12 @@ Test(pool, what_was_touched_is_ready_after_a_restart, .timeout = 20)
 	OK(store_fix_open(&f.x));
 	uint64_t all = mempool_segment(f.x.p, 0).bytes_total;
 	OK(mempool_slice(f.x.p, 0, 0, &f.x.why));
+	const struct extent part = { 2, 4000, 300 };
+	memset(mempool_at(f.x.p, &part), 0x5a, part.bytes);
 	OK(mempool_slice(f.x.p, 2, 0, &f.x.why));
+	mempool_unload(f.x.p, &part);
+	cr_assert_eq(*((uint8_t *)mempool_at(f.x.p, &part) + 299), 0x5a, "the bytes stay");
+	mempool_unload(f.x.p, &(struct extent){ 9, 0, 1 });
 	mempool_ready(f.x.p, 0, 1);
 	OK(restart(&f));
 	cr_assert_eq(f.x.start.found, MEMPOOL_KEPT);
