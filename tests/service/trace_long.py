@@ -35,7 +35,6 @@ LIB = f"{BUILD}/services/sdk/libpomelo.so.0"
 POOL, BLOCK = os.environ.get("POOL", "13GiB"), os.environ.get("BLOCK", "64KiB")
 LIMIT = int(os.environ.get("LIMIT", "0"))
 MASTER_KILLS, AGENT_KILLS, KILL_EVERY_S, BACK_S = 20, 5, 6.0, 2.0
-SECONDS_OF_TRACE = 3537
 bad = 0
 
 
@@ -54,6 +53,8 @@ class Box:
         self.trace = self.top + "/trace.jsonl"
         with open(self.trace, "wb") as f:
             subprocess.run(["xz", "-dc", f"{TOP}/tests/data/conversation_trace.jsonl.xz"], stdout=f, check=True)
+        with open(self.trace, encoding="ascii") as f:
+            self.seconds = json.loads(f.readlines()[LIMIT - 1 if LIMIT else -1])["timestamp"] / 1000
         self.run("up", "--no-disk", "--pool", pool)
 
     def run(self, *args, want=0):
@@ -164,7 +165,7 @@ def kills():
     try:
         victims = ["master"] * MASTER_KILLS + ["agent"] * AGENT_KILLS
         random.Random(4).shuffle(victims)
-        scale = KILL_EVERY_S * (len(victims) + 3) / SECONDS_OF_TRACE
+        scale = KILL_EVERY_S * (len(victims) + 8) / box.seconds
         probe, times, evicted = Prober(box), [], 0
         p = box.replay("--time-scale", f"{scale:.4f}")
         for v in victims:
