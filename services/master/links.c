@@ -262,18 +262,21 @@ void mst_links_flush(struct mst *m)
 
 /* ---- commands ---- */
 
-/* L3. What is on the wire goes to an older adoption, perhaps to a process that is gone. */
+/* L3. What is on the wire goes to an older adoption, perhaps to a process that is gone: who is adopted anew and
+ * still owes an answer is dialed anew, too. It may have registered again for want of what its connection swallows,
+ * and each such adoption ends the calls whose deadlines would tell. */
 static void begin_anew(struct mst_link *k)
 {
+	bool owes = false;
 	clear_queues(k);
 	timer_stop(k->m->svc.loop, &k->retry);
 	k->lost = k->refused = false;
 	for (size_t i = 0; i < LINK_LANES; i++)
 		if (k->lanes[i].busy && !k->lanes[i].dropped) {
-			k->lanes[i].dropped = true;
+			owes = k->lanes[i].dropped = true;
 			rpc_cancel(&k->lanes[i].call);
 		}
-	if (k->client && !rpc_client_up(k->client))
+	if (k->client && (owes || !rpc_client_up(k->client)))
 		hang_up(k);
 }
 

@@ -43,6 +43,17 @@ Test(five, services_keep_their_promises_under_faults, .timeout = 280)
 	NO_LEAKS();
 }
 
+/* Seeds of the long soak that failed once. 100116: a holder that registered anew each second had each adoption
+ * end the call of the one before, over a connection that swallowed it. */
+Test(five, seeds_that_failed_once, .timeout = 60)
+{
+	static const uint64_t seeds[] = { 100116 };
+	struct five_sums sums = { 0 };
+	for (size_t i = 0; i < ARRAY_LEN(seeds); i++)
+		five_scenario(seeds[i], FIVE_NONE, &sums);
+	NO_LEAKS();
+}
+
 Test(five, the_same_seed_gives_the_same_events, .timeout = 60)
 {
 	struct five_sums sums = { 0 };
