@@ -76,7 +76,7 @@ static inline uint64_t loop_now_ns(const struct loop *l)
 	return l->clock->now_ns(l->clock);
 }
 /*
- * The time as of a moment ago: the clock is read (25 ns) once a turn and after some uses. For traces and
+ * The time as of a moment ago: the clock is read (25 ns) once a turn, after loop_worked and after some uses. For traces and
  * what else some microseconds make no difference to. Rises as loop_now_ns does, is never ahead of it. With
  * another driver than the real one: loop_now_ns.
  */
@@ -140,6 +140,7 @@ static inline void loop_defer(struct loop *l, struct post *p)
 static inline void loop_worked(struct loop *l)
 {
 	l->worked = true;
+	l->recent_left = 0; /* it may have waited for this for long */
 }
 
 /* ---- the real driver (loop_uv.c) ---- */

@@ -313,6 +313,10 @@ Test(loop_uv, recent_time, .timeout = 10)
 	for (unsigned i = 0; i < 20; i++) /* as many uses as a reading lasts, and more */
 		last = loop_recent_ns(&l);
 	cr_expect_geq(last, before);
+	loop_recent_ns(&l);
+	before = loop_now_ns(&l);
+	loop_worked(&l); /* something came, after a wait perhaps */
+	cr_expect_geq(loop_recent_ns(&l), before);
 	loop_close(&l);
 	NO_LEAKS();
 }
