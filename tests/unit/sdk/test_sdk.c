@@ -598,6 +598,8 @@ Test(sdk, signals_are_left_alone, .timeout = 20)
 	struct sdk_server *s = sdk_server_start();
 	struct sigaction before[NSIG], after;
 	sigset_t mask_before, mask_after, all;
+	sigemptyset(&mask_before); /* the kernel fills a part of it */
+	sigemptyset(&mask_after);
 	for (int i = 1; i < NSIG; i++)
 		sigaction(i, NULL, &before[i]);
 	sigprocmask(SIG_SETMASK, NULL, &mask_before);
