@@ -40,6 +40,22 @@ static enum err check_data_addrs(struct conf *c, struct why *w, const char *name
 	return ERR_NONE;
 }
 
+/* An address that is told to clients has to be one that they can dial. */
+static enum err check_data_told(struct conf *c, struct why *w, const struct xfa *x)
+{
+	for (size_t i = 0; i < x->data_listen.n && x->data_advertise.n == 0; i++) {
+		struct addr a;
+		if (addr_parse(x->data_listen.v[i], &a, NULL) == ERR_NONE &&
+		    (strcmp(a.host, "*") == 0 || strcmp(a.host, "0.0.0.0") == 0 ||
+		     strcmp(a.host, "::") == 0))
+			return conf_fail(c, w, ".data_listen",
+					 "%.200s: nobody can dial that; say under which "
+					 "address in agent.data_advertise",
+					 x->data_listen.v[i]);
+	}
+	return ERR_NONE;
+}
+
 static enum err check(struct conf *c, const void *at, struct why *w)
 {
 	const struct xfa *x = at;
@@ -58,6 +74,8 @@ static enum err check(struct conf *c, const void *at, struct why *w)
 	e = check_data_addrs(c, w, ".data_listen", &x->data_listen);
 	if (e == ERR_NONE)
 		e = check_data_addrs(c, w, ".data_advertise", &x->data_advertise);
+	if (e == ERR_NONE)
+		e = check_data_told(c, w, x);
 	if (e)
 		return e;
 	if (x->pool_size && x->pool_size < 1u << 20)
@@ -190,12 +208,18 @@ static void scrape_data(struct xfa *x)
 		unsigned id, cell;
 		_Atomic uint64_t *n;
 	} rows[] = {
-		{ XFA_M_LANES, 0, &c->lanes_ok },	{ XFA_M_LANES, 1, &c->lanes_busy },
-		{ XFA_M_LANES, 2, &c->lanes_key },	{ XFA_M_LANES, 3, &c->lanes_bad },
-		{ XFA_M_DATA_GETS, 0, &c->get_ok },	{ XFA_M_DATA_GETS, 1, &c->get_refused },
-		{ XFA_M_DATA_GETS, 2, &c->get_cut },	{ XFA_M_DATA_PUTS, 0, &c->put_ok },
-		{ XFA_M_DATA_PUTS, 1, &c->put_refused }, { XFA_M_DATA_PUTS, 2, &c->put_cut },
-		{ XFA_M_DATA_BYTES, 0, &c->bytes_in },	{ XFA_M_DATA_BYTES, 1, &c->bytes_out },
+		{ XFA_M_LANES, 0, &c->lanes_ok },
+		{ XFA_M_LANES, 1, &c->lanes_busy },
+		{ XFA_M_LANES, 2, &c->lanes_key },
+		{ XFA_M_LANES, 3, &c->lanes_bad },
+		{ XFA_M_DATA_GETS, 0, &c->get_ok },
+		{ XFA_M_DATA_GETS, 1, &c->get_refused },
+		{ XFA_M_DATA_GETS, 2, &c->get_cut },
+		{ XFA_M_DATA_PUTS, 0, &c->put_ok },
+		{ XFA_M_DATA_PUTS, 1, &c->put_refused },
+		{ XFA_M_DATA_PUTS, 2, &c->put_cut },
+		{ XFA_M_DATA_BYTES, 0, &c->bytes_in },
+		{ XFA_M_DATA_BYTES, 1, &c->bytes_out },
 		{ XFA_M_DATA_CORRUPT, 0, &c->corrupt },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

@@ -1158,4 +1158,7 @@ Test(agent, settings_that_cannot_be_are_refused, .timeout = 20)
 	refuses("agent.isolation=tenant", "node");
 	refuses("agent.pool_size=1KiB", "1MiB");
 	refuses("agent.quarantine_max=1.5", "0..1");
+	refuses("agent.data_listen=ipc:///tmp/data.sock", "tcp://HOST:PORT");
+	refuses("agent.data_listen=tcp://*:17606", "agent.data_advertise");
+	refuses("agent.data_advertise=tcp://node7:17606", "agent.data_listen");
 }
