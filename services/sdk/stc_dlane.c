@@ -296,7 +296,8 @@ void dlane_close_all(struct stc *s)
 	list_for_each_safe (n, &s->peers) {
 		struct stc_peer *p = list_entry(n, struct stc_peer, node);
 		while (!list_empty(&p->idle))
-			lane_close(list_entry(p->idle.next, struct stc_dlane, node));
+			lane_close(
+				list_entry(list_pop_front(&p->idle), struct stc_dlane, node));
 		assert(p->n_lanes == 0 && list_empty(&p->waiting));
 		peer_free(p);
 	}
