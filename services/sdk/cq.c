@@ -112,7 +112,8 @@ size_t pml_cq_poll(struct pml_cq *cq, struct pml_op **ops, size_t max)
 	pthread_mutex_lock(&cq->lock);
 	while (n < max && !list_empty(&cq->done)) {
 		struct list *node = list_pop_front(&cq->done);
-		ops[n++] = list_entry(node, struct pml_op, cq_node);
+		ops[n] = list_entry(node, struct pml_op, cq_node);
+		ops[n++]->collected = true;
 	}
 	taken(cq, (uint32_t)n);
 	pthread_mutex_unlock(&cq->lock);

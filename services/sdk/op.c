@@ -403,16 +403,16 @@ int pml_op_free(struct pml_op *op)
 		return PML_ERR_NONE;
 	if (!guard_ok(op->guard))
 		return PML_ERR_FORKED;
-	if (sop_has_buffers(op)) { /* they are the caller's again when this returns */
-		if (cancel(op, false)) {
-			op_wait(op);
-			if (op->cq)
-				cq_pull(op->cq, op);
-		}
-		op_destroy(op);
-	} else if (!cancel(op, true)) {
-		op_destroy(op);
+	bool waits = sop_has_buffers(op); /* they are the caller's again when this returns */
+	if (cancel(op, !waits)) {
+		if (!waits)
+			return PML_ERR_NONE; /* the loop frees it */
+		op_wait(op);
 	}
+	/* done, but nobody has collected it; a queue that was collected from may be gone */
+	if (op->cq && !op->collected)
+		cq_pull(op->cq, op);
+	op_destroy(op);
 	return PML_ERR_NONE;
 }
 

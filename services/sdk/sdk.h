@@ -188,6 +188,7 @@ struct pml_op {
 	bool done, cancelled, orphan; /* orphan: freed by its owner while under way */
 	uint64_t spin_ns;	      /* a waiter looks for so long before it sleeps */
 	struct list cq_node;
+	bool collected; /* taken from its queue; under the queue's lock */
 
 	struct pml_error error;
 	bool running;	   /* was sent; the loop's */

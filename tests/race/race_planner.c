@@ -208,7 +208,7 @@ static void start_and_end(struct worker *w, struct pml_cq *cq, bool give_up)
 	struct pml_plan *plan = NULL;
 	c.deadline_ms = PATIENCE_MS;
 	CHECK(pml_plan_remote_start(w->p, &o, &c, cq, w, &op, NULL) == 0);
-	usleep((unsigned)rand_r(&w->seed) % 60000);
+	usleep((unsigned)rand_r(&w->seed) % (1u << (4 + rand_r(&w->seed) % 13)));
 	if (give_up) {
 		pml_op_free(op);
 		return;

@@ -153,7 +153,7 @@ PML_API int pml_op_error(const struct pml_op *op, struct pml_error *out);
 /* Asks it to end: it completes with CANCELLED unless its result is on the way already. */
 PML_API int pml_op_cancel(struct pml_op *op);
 /* Frees it. Under way: it is cancelled, and freed when it ends, without a completion; one that has
- * buffers of yours is waited for. NULL is fine. */
+ * buffers of yours is waited for. Done and not collected yet: it leaves its queue. NULL is fine. */
 PML_API int pml_op_free(struct pml_op *op);
 
 struct pml_call_opts {

@@ -453,6 +453,42 @@ Test(sdk, free_under_way_is_silent, .timeout = 20)
 	NO_LEAKS();
 }
 
+/* Its owner cannot know that it has ended meanwhile: a call that lies in its queue leaves it, first, last
+ * or in the middle, and its place is free again. */
+Test(sdk, free_of_what_was_not_collected, .timeout = 20)
+{
+	struct sdk_server *s = sdk_server_start();
+	sdk_server_add(s, "master");
+	struct pml *p = open_on(s);
+	struct pml_error err = PML_ERROR_INIT;
+	struct pml_cq *cq = NULL;
+	struct pml_op *ops[3], *got[4];
+	cr_assert_eq(pml_cq_new(p, 3, &cq, &err), 0);
+	for (unsigned freed = 0; freed < 8; freed++) {
+		for (int i = 0; i < 3; i++)
+			cr_assert_eq(pml_echo_start(p, "master", "", 0, 0, NULL, cq, NULL,
+						    &ops[i], &err),
+				     0, "%s", err.text);
+		for (int i = 0; i < 3; i++)
+			cr_assert_eq(pml_op_wait(ops[i]), 0);
+		for (unsigned i = 0; i < 3; i++)
+			if (freed & 1u << i)
+				cr_expect_eq(pml_op_free(ops[i]), 0);
+		size_t left = 3 - (size_t)__builtin_popcount(freed);
+		cr_expect_eq(readable(pml_cq_fd(cq), 0), left > 0);
+		cr_expect_eq(pml_cq_free(cq), left ? PML_ERR_BUSY : 0);
+		if (!left)
+			break;
+		cr_assert_eq(pml_cq_poll(cq, got, 4), left);
+		for (size_t i = 0; i < left; i++)
+			cr_expect_eq(pml_op_free(got[i]), 0);
+		cr_expect_not(readable(pml_cq_fd(cq), 0));
+	}
+	pml_close(p);
+	sdk_server_free(s);
+	NO_LEAKS();
+}
+
 /* I1, I3: close with calls under way: each ends once, with CLOSED; objects outlive the handle. */
 Test(sdk, close_ends_calls_as_closed, .timeout = 20)
 {
