@@ -89,7 +89,7 @@ static inline void pool_backing_free(struct pool_backing *b)
  */
 enum err pool_folder_name(const char *data_dir, const char *pool_dir, char out[PATH_BYTES_MAX],
 			  struct why *why) MUST_CHECK;
-/* Room for so many bytes beside what is there? Its parent must exist. ERR_NO_SPACE (why: both figures). */
+/* Room for so many bytes beside what others have there? Its parent must exist. ERR_NO_SPACE (why: both figures). */
 enum err pool_folder_fits(const char *dir, uint64_t bytes, struct why *why) MUST_CHECK;
 /*
  * Makes the folder (0700) when it is not there; a link, another user's or an open one is refused.

@@ -408,6 +408,22 @@ enum err pool_folder_name(const char *data_dir, const char *pool_dir, char out[P
 	return path_join(out, pool_dir && pool_dir[0] ? pool_dir : "/dev/shm", text, why);
 }
 
+/* What the pool that is there already has of the file system; 0: there is none. */
+static uint64_t folder_has(const char *dir)
+{
+	uint64_t n = 0;
+	DIR *d = opendir(dir);
+	for (const struct dirent *e; d && (e = readdir(d));) {
+		struct stat st;
+		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode))
+			n += (uint64_t)st.st_blocks * 512;
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
 enum err pool_folder_fits(const char *dir, uint64_t bytes, struct why *why)
 {
 	char parent[PATH_BYTES_MAX];
@@ -419,7 +435,7 @@ enum err pool_folder_fits(const char *dir, uint64_t bytes, struct why *why)
 	if (statvfs(slash ? parent : ".", &fs) != 0)
 		return why_set(why, err_from_errno(errno), "%.200s: %s", parent,
 			       strerror(errno));
-	uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize;
+	uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize + folder_has(dir);
 	if (bytes <= left)
 		return ERR_NONE;
 	return why_set(why, ERR_NO_SPACE,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/crc.h"
@@ -207,6 +208,28 @@ Test(pool, slices_become_ready_in_turn, .timeout = 20)
 	cr_assert_eq(mempool_segment(f.x.p, 1).bytes, MEMPOOL_SLICE_BYTES + 8192);
 	cr_assert_eq(mempool_segment(f.x.p, 0).bytes, 0);
 	cr_assert_eq(mempool_segment(f.x.p, 9).bytes_total, 0);
+	finish(&f);
+	NO_LEAKS();
+}
+
+/* An agent that was killed finds its own pool in the way of nobody, however little is free beside it. */
+Test(pool, what_a_pool_has_is_no_want_of_it, .timeout = 20)
+{
+	enum { BYTES = 4 << 20 };
+	struct folder f;
+	struct statvfs fs;
+	struct why why = { 0 };
+	start_in(&f, "/dev/shm");
+	store_fix_kill(&f.x);
+	OK(mempool_remove(f.x.b, NULL));
+	f.x.po.segment_bytes = BYTES;
+	f.x.po.n_segments = 1;
+	OK(store_fix_open(&f.x));
+	OK(mempool_slice(f.x.p, 0, 0, &f.x.why));
+	cr_assert_eq(statvfs(f.root, &fs), 0);
+	uint64_t left = (uint64_t)fs.f_bavail * fs.f_frsize;
+	OK(pool_folder_fits(f.dir, left + BYTES / 2, &why));
+	cr_assert_eq(pool_folder_fits(f.dir, left + (1ull << 40), &why), ERR_NO_SPACE);
 	finish(&f);
 	NO_LEAKS();
 }
