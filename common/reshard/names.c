@@ -214,7 +214,7 @@ static void radix(struct keyed **a, struct keyed **b, uint32_t n, const atomic_b
 {
 	uint32_t count[8][256];
 	memset(count, 0, sizeof(count));
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n && !stop_at(cancel, i); i++)
 		for (int k = 0; k < 8; k++)
 			count[k][(*a)[i].key >> 8 * k & 255]++;
 	for (int k = 0; k < 8 && !stop_now(cancel); k++) {
@@ -282,12 +282,13 @@ bool names_sort_twin(struct bytes (*name)(const void *ctx, uint32_t i), const vo
 	bool ok = a && b;
 	if (ok) {
 		size_t skip = common(&s, n);
-		for (uint32_t i = 0; i < n; i++)
+		for (uint32_t i = 0; i < n && !stop_at(cancel, i); i++)
 			a[i] = (struct keyed){ key_at(name(ctx, i), skip), i };
+		/* stopped, the keys are not all there: radix does nothing then */
 		radix(&a, &b, n, cancel);
-		ok = ties(&s, a, n) && !stop_now(cancel);
+		ok = !stop_now(cancel) && ties(&s, a, n) && !stop_now(cancel);
 		*twin = ok ? first_twin(&s, a, n) : 0;
-		for (uint32_t i = 0; i < n; i++)
+		for (uint32_t i = 0; ok && i < n; i++)
 			order[i] = a[i].idx;
 	}
 	free(a);

@@ -110,8 +110,11 @@ static bool renumber_parts(struct place_new *b)
 		p->parts[i].first = at;
 		at += p->parts[i].n;
 	}
-	for (uint32_t i = 0; i < p->n_frags; i++)
+	for (uint32_t i = 0; i < p->n_frags; i++) {
 		p->frags[i].part = to[p->frags[i].part];
+		if (!place_go(b, i))
+			return false;
+	}
 	b->in_order = true;
 	return true;
 }
@@ -182,8 +185,11 @@ static bool count_by_tensor(struct place_new *b)
 	p->tensor_part = place_keep(b, p->n_frags * sizeof(uint32_t));
 	if (!p->tensor_first || !p->by_tensor || !p->tensor_part)
 		return false;
-	for (uint32_t i = 0; i < p->n_frags; i++)
+	for (uint32_t i = 0; i < p->n_frags; i++) {
 		p->tensor_first[p->frags[i].tensor + 1]++;
+		if (!place_go(b, i))
+			return false;
+	}
 	for (uint32_t t = 0; t < p->n_tensors; t++)
 		p->tensor_first[t + 1] += p->tensor_first[t];
 	return true;
