@@ -95,7 +95,8 @@ struct pml_result {
 	uint64_t bytes;	      /* get: copied; remove_prefix: objects removed */
 	uint64_t pinned;      /* remove_prefix: hard-pinned ones that stayed */
 	uint32_t copies;      /* put: made before the acknowledgement */
-	uint32_t tier;	      /* get: where the bytes came from: 1 memory, 2 disk; 0: there were none */
+	uint32_t
+		tier; /* get: where the bytes came from: 1 memory, 2 disk; 0: there were none */
 };
 #define PML_RESULT_INIT                                           \
 	{                                                         \

@@ -150,7 +150,8 @@ Test(hostile, a_flipped_bit_in_any_byte_of_a_put)
 		(void)put_once(&f, at, &e);
 		cr_expect_neq(e, ERR_NONE, "byte %llu of %llu", (unsigned long long)at,
 			      (unsigned long long)n);
-		cr_expect_eq(f.n_whole, 0); /* it may still wait for bytes of a length that was changed */
+		cr_expect_eq(f.n_whole,
+			     0); /* it may still wait for bytes of a length that was changed */
 		fix_fini(&f);
 	}
 	NO_LEAKS();
