@@ -161,11 +161,11 @@ bool place_grow(struct place_new *b, void *list, uint32_t *cap, uint32_t n, size
 	uint32_t want = next_cap(b, *cap, n, each);
 	void *old, *q;
 	memcpy(&old, list, sizeof(old));
-	size_t more = (want - *cap) * each;
-	q = fits(b, more) ? realloc(old, want * each) : NULL;
+	size_t more = (want - *cap) * each, bytes = want * each;
+	q = bytes > 0 && fits(b, more) ? realloc(old, bytes) : NULL;
 	if (!q)
 		return place_no_memory(b);
-	huge_hint(q, want * each);
+	huge_hint(q, bytes);
 	memcpy(list, &q, sizeof(q));
 	b->held += more;
 	limit_mem(b);

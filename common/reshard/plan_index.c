@@ -232,7 +232,8 @@ static bool route_runs(struct plan *p, const struct stops *s, const struct stops
 			if (!plan_go(room, e))
 				return false;
 		}
-		const struct stop_key *from = p->source ? stop_key(s, s->order[r >> 32]) : NULL;
+		const struct stop_key *from =
+			p->source && s->order ? stop_key(s, s->order[r >> 32]) : NULL;
 		if (!route_put(p, &cap, from, stop_key(t, t->order[(uint32_t)r]), i, e - i,
 			       room))
 			return false;
