@@ -385,17 +385,22 @@ Test(data, two_agents)
 	cr_expect(here > 0 && there > 0, "%g here, %g there", here, there);
 	cs_kill_it(&w->second);
 	char text[1 << 10];
-	unsigned good = 0, failed = 0;
-	for (unsigned i = 0; i < 400; i++) {
+	unsigned good = 0, failed = 400;
+	bool have[400] = { false };
+	/* 20 ms are short for a crowded box: more than one try for what may be on the dead agent */
+	for (unsigned i = 0; i < 10 * 400 && (i < 400 || good < here); i++) {
 		struct pml_error err = PML_ERROR_INIT;
 		uint8_t v[VALUE_MAX], want[VALUE_MAX];
 		size_t n = 0;
-		snprintf(text, sizeof(text), "k/%u", i);
-		int e = get(&d, text, v, sizeof(v), &n, 20, &err);
-		cs_fill(want, n, i);
-		cr_expect(e || memcmp(v, want, n) == 0);
-		good += e == 0;
-		failed += e != 0;
+		unsigned k = i % 400;
+		if (have[k])
+			continue;
+		snprintf(text, sizeof(text), "k/%u", k);
+		have[k] = get(&d, text, v, sizeof(v), &n, 20, &err) == 0;
+		cs_fill(want, n, k);
+		cr_expect(!have[k] || memcmp(v, want, n) == 0);
+		good += have[k];
+		failed -= have[k];
 	}
 	cr_expect(good >= here && failed > 0, "%u good, %u failed", good, failed);
 	proc_run(&w->far, daemon_row("agent"), args, &w->second);
