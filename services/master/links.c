@@ -230,6 +230,7 @@ static void send_lane(struct lane *l)
 		why_note(&why, e, "%s", err_text(e));
 	}
 	if (e) {
+		l->ahead = false;
 		failed(l, e, &why);
 		link_drop(&l->sent, &l->n_sent);
 		back_off(k);

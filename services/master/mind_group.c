@@ -145,6 +145,8 @@ void group_link(struct mind *m, struct copy *c)
 	look(m, g);
 }
 
+static enum lru class_of(const struct mind *m, const struct group *g);
+
 static void set_owed(struct mind *m, struct opts *o, bool owed)
 {
 	if (o->owed == owed)
@@ -167,6 +169,8 @@ void group_leave(struct mind *m, struct opts *o)
 		g->n_linked--;
 		g->n_hard -= o->m.hard_pin;
 		g->bytes -= o->space;
+		if (list_linked(&g->lru) && g->which != class_of(m, g))
+			group_place(m, g, true);
 	}
 	o->group = NULL;
 	look(m, g);
@@ -497,13 +501,16 @@ static bool step(struct mind *m, struct group *g, size_t *n)
 		retire_some(m, g, n);
 		if (!list_empty(&g->todo))
 			return true;
-		if (g->n_owed || m->n_unmerged || !tombs_there(m, g))
+		/* a put that commits under the evict id after the end would be retired by the next start (T2) */
+		if (g->n_attempts || g->n_owed || m->n_unmerged || !tombs_there(m, g))
 			return false;
 		g->phase = GROUP_DRAINING; /* G2 */
 	}
 	if (g->phase == GROUP_DRAINING) {
 		drain_some(m, g, n);
-		if (!list_empty(&g->dying))
+		if (!list_empty(&g->todo)) /* merged meanwhile */
+			g->phase = GROUP_RETIRING;
+		if (!list_empty(&g->dying) || !list_empty(&g->todo))
 			return true;
 		evicted(m, g);
 	}

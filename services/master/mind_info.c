@@ -61,7 +61,8 @@ static bool shown(const struct mind *m, const struct obj *o)
 {
 	const struct copy *c = obj_served(m, o);
 	struct why why = { 0 };
-	return c && group_readable(m, c, &why) == ERR_NONE;
+	enum err e = c ? group_readable(m, c, &why) : ERR_NOT_FOUND;
+	return e == ERR_NONE || e == ERR_TEMPORARILY_AWAY;
 }
 
 static void page_one(struct map_node *n, void *arg)

@@ -369,8 +369,9 @@ void copy_unserve(struct mind *m, struct copy *c)
 		c->free_ns = lease_end_ns(m, c->obj); /* readers may still be at it */
 	group_served(m, c, false);
 	if (any_served(c->obj)) {
-		if (!list_linked(&c->obj->lru))
-			lru_place(m, c->obj); /* a newer version is of no group */
+		/* a newer version is of no group, or is not pinned */
+		if (!list_linked(&c->obj->lru) || c->obj->which != lru_of(m, c->obj))
+			lru_place(m, c->obj);
 		return;
 	}
 	count_served(m, c->obj, -1ull);

@@ -195,6 +195,23 @@ Test(policy, all_pinned_is_said_and_force_removes)
 	NO_LEAKS();
 }
 
+/* The newer version decides, not the one that it replaced. */
+Test(policy, a_plain_version_over_a_pinned_one_is_in_the_plain_queue)
+{
+	struct rig *r = one_holder(1 << 20, NULL);
+	const struct msg_put_opts hard = { .hard_pin = true };
+	cr_assert_eq(rig_put_opts(r, "a", 100, &hard), ERR_NONE);
+	cr_assert_eq(rig_put(r, "a", 0, true), ERR_NONE);
+	for (int i = 0; i < 12; i++) {
+		char k[8];
+		snprintf(k, sizeof(k), "k%d", i);
+		cr_assert_eq(rig_put_opts(r, k, 300000, NULL), ERR_NONE, "%s", k);
+	}
+	cr_assert_neq(rig_use(r, "a", 0), ERR_NONE, "the oldest went first");
+	rig_free(r);
+	NO_LEAKS();
+}
+
 Test(policy, hard_pins_have_a_quota)
 {
 	const struct mind_limits l = { .pinned_max = 0.5 };
