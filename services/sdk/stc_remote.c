@@ -395,14 +395,15 @@ static enum err pump(struct stc_copy *c, size_t *n)
 static enum err drive(struct stc_copy *c)
 {
 	struct lane_cli *l = &c->f->dlane->cli;
+	/* refused in the middle of what is said: why, before the wire breaks */
+	if (c->asked && l->state == CLI_READY && l->status != ERR_NONE)
+		return on_the_way(c, l->status);
 	if (!xf_pipe_idle(&l->pipe))
 		return ERR_NONE;
 	if (l->state == CLI_WRITING)
 		return send_next(c);
 	if (l->state != CLI_READY)
 		return ERR_NONE;
-	if (c->asked && l->status != ERR_NONE)
-		return on_the_way(c, l->status);
 	c->ended = c->asked && (c->write || c->moved == c->total);
 	if (c->ended)
 		return ERR_NONE;

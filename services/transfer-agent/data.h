@@ -70,7 +70,7 @@ struct xfa_data_conn {
 	struct lane_srv_ops ops;
 	struct lane_srv srv;
 	uint32_t events;
-	uint64_t moved_ns;
+	uint64_t begun_ns, moved_ns;
 	bool proven, closing;
 	/* asked of the loop */
 	bool asking;

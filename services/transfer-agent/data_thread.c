@@ -263,7 +263,7 @@ static void begin(struct xfa_data_conn *c)
 				   .mac_data = c->srv.o.mac_data };
 	lane_srv_init(&c->srv, &o);
 	c->events = EPOLLIN;
-	c->moved_ns = now_ns();
+	c->begun_ns = c->moved_ns = now_ns();
 	list_push_back(&t->conns, &c->node);
 	(void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (!auth_limit_allow(t->limit, c->source, c->moved_ns) ||
@@ -286,6 +286,7 @@ static void answered(struct xfa_data_conn *c)
 	if (c->err != ERR_NONE)
 		atomic_fetch_add(&c->t->d->counts.put_refused, 1);
 	lane_srv_opened(&c->srv, c->err, &c->obj, &c->why);
+	lane_srv_cut(&c->srv); /* a fence may have come while it was opened */
 	pump(c);
 }
 
@@ -333,7 +334,9 @@ static void drop_still(struct xfa_data_thread *t, bool all)
 				 : lane_srv_active(&c->srv) || !xf_pipe_idle(&c->srv.pipe)
 					 ? x->data_stall_ms
 					 : x->data_idle_ms;
-		if (!c->closing && (all || now - c->moved_ns >= limit * NS_PER_MS))
+		/* who has not proven itself gets that long in all, however it spreads its bytes */
+		uint64_t since = c->proven ? c->moved_ns : c->begun_ns;
+		if (!c->closing && (all || now - since >= limit * NS_PER_MS))
 			drop(c);
 	}
 }
