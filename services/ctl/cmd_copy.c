@@ -81,7 +81,11 @@ static enum err read_number(struct cli *c, const char *flag, unsigned long max, 
 	errno = 0;
 	unsigned long n = strtoul(s, &end, 10);
 	if (errno || end == s || *end || *s < '0' || *s > '9' || n < 1 || n > max)
-		return why_set(&c->why, ERR_INVALID_PARAMS, "%s %.40s: 1..%lu", flag, s, max);
+		return why_set(&c->why, ERR_INVALID_PARAMS,
+			       "%s %.40s: a whole number is expected, 1..%lu%s", flag, s, max,
+			       strcmp(flag, "--soft-pin") == 0
+				       ? " milliseconds (1800000: half an hour)"
+				       : "");
 	*v = n;
 	return ERR_NONE;
 }

@@ -134,7 +134,10 @@ static enum err read_lines(FILE *f, const char *name, uint64_t limit, struct tra
 				what.text);
 	}
 	if (e == ERR_NONE && n < 0 && ferror(f))
-		e = why_set(why, err_from_errno(errno), "%.200s: %s", name, strerror(errno));
+		e = why_set(
+			why, errno == EISDIR ? ERR_INVALID_PARAMS : err_from_errno(errno),
+			"%.200s: %s; a file of JSON lines is expected, or - for standard input",
+			name, strerror(errno));
 	free(line);
 	return e;
 }
@@ -145,7 +148,9 @@ enum err trace_read(const char *file, uint64_t limit, struct trace *out, struct 
 	bool in = strcmp(file, "-") == 0;
 	FILE *f = in ? stdin : fopen(file, "re");
 	if (!f)
-		return why_set(why, err_from_errno(errno), "%.200s: %s", file, strerror(errno));
+		return why_set(why, err_from_errno(errno),
+			       "%.200s: %s; name a file of JSON lines, or - for standard input",
+			       file, strerror(errno));
 	enum err e = read_lines(f, in ? "standard input" : file, limit, &t, why);
 	if (!in)
 		fclose(f);

@@ -103,25 +103,27 @@ static enum err add_set(struct cli *c, struct up_sets *s, const char *name, cons
 	return ERR_NONE;
 }
 
-static enum err add_size(struct cli *c, struct up_sets *s, const char *flag, const char *name)
+static enum err add_size(struct cli *c, struct up_sets *s, const char *flag, const char *name,
+			 const char *least, const char *most)
 {
 	const char *v = cli_value(c, flag);
-	uint64_t bytes;
+	uint64_t bytes, low = 0, high = 0;
 	if (!v)
 		return ERR_NONE;
-	if (!conf_parse_size(v, &bytes) || bytes == 0)
+	if (!conf_parse_size(v, &bytes) || !conf_parse_size(least, &low) ||
+	    !conf_parse_size(most, &high) || bytes < low || bytes > high)
 		return why_set(&c->why, ERR_INVALID_PARAMS,
-			       "%s %.40s: not a size above 0; write 512MiB, 4GiB or bytes",
-			       flag, v);
+			       "%s %.40s: not a size, %s..%s; write 512MiB, 4GiB or bytes",
+			       flag, v, least, most);
 	return add_set(c, s, name, v);
 }
 
 /* --pool, --disk and --no-disk are settings with a name of their own. */
 static enum err wishes(struct cli *c, struct up_sets *out)
 {
-	enum err e = add_size(c, out, "--pool", "agent.pool_size");
+	enum err e = add_size(c, out, "--pool", "agent.pool_size", "1MiB", "64TiB");
 	if (e == ERR_NONE)
-		e = add_size(c, out, "--disk", "owner.disk_size");
+		e = add_size(c, out, "--disk", "owner.disk_size", "1", "1024TiB");
 	if (e == ERR_NONE && cli_has(c, "--no-disk"))
 		e = add_set(c, out, "owner.disk", "false");
 	for (size_t i = 0; e == ERR_NONE && i < c->n_sets; i++) {

@@ -251,7 +251,7 @@ struct worker {
 	struct wire *d;
 	pthread_t t;
 	_Atomic bool stop;
-	unsigned done, failed;
+	_Atomic unsigned done, failed;
 	char why[200];
 };
 

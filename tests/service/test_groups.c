@@ -65,7 +65,7 @@ static int put_end(struct pml_op *op, struct pml_error *err)
 }
 
 /* Members found by one message; -1: not answered by one (it was tried again meanwhile). */
-static int count(struct pml *p, unsigned g)
+static int count_once(struct pml *p, unsigned g)
 {
 	static struct batch b;
 	struct pml_get_opts o = PML_GET_OPTS_INIT;
@@ -84,6 +84,15 @@ static int count(struct pml *p, unsigned g)
 	}
 	pml_op_free(op);
 	return other || cs_now_ms() - t0 > 40 ? -1 : n;
+}
+
+/* An answer that took long says nothing of one moment: asked again. */
+static int count(struct pml *p, unsigned g)
+{
+	int n = -1;
+	for (int i = 0; i < 50 && n < 0; i++)
+		n = count_once(p, g);
+	return n;
 }
 
 /* Every group is there whole or not at all; how many are. */
