@@ -62,8 +62,18 @@ class Stage:
             rc, out = 124, out + b"\n(over its time)\n"
         text = out.decode(errors="replace")
         if not quiet or rc != 0:
-            print(text[-6000:] if rc else text, flush=True)
+            print(what_failed(text) if rc else text, flush=True)
         return rc, text
+
+
+def what_failed(text, tail=6000):
+    """What a person needs of a long output: every failed case with what it said, then the end."""
+    lines, head = text.splitlines(), []
+    for i, line in enumerate(lines):
+        if re.match(r"not ok\b|FAILED\b|== |.*\bERROR: \w+Sanitizer|.*runtime error:", line):
+            head.append(line[:400])
+            head += [said[:400] for said in lines[i + 1:i + 6] if line.startswith("not ok") and re.match(r"[# ]", said)]
+    return "\n".join(head[:200]) + "\n...\n" + text[-tail:] if len(text) > tail else text
 
 
 def setup(st, build, quiet=True):
@@ -113,7 +123,7 @@ def meson_tests(st, build, suites, env=None, jobs=JOBS, mult=1):
             st.failed += max(bad, 0 if whole else 1)
         if not whole and r["result"] != "SKIP":
             print(f"FAILED [{st.name}] {build}: {r['name']} {r['result']}")
-            print(((r.get("stdout") or "") + (r.get("stderr") or ""))[-5000:], flush=True)
+            print(what_failed((r.get("stdout") or "") + (r.get("stderr") or "")), flush=True)
     if rc == 124 or (rc != 0 and not rows and "No suitable tests" not in out):
         st.count(f"{build}: suites {' '.join(suites)}", False, f"rc={rc}")
 
