@@ -74,7 +74,8 @@ void slot_fill(struct slot *s, const struct slot_body *b, const uint8_t *record,
 		.record_bytes = (uint32_t)n,
 		.record_crc = crc32c(0, record, n),
 		.shard = b->shard,
-		.replica_num = b->opts.replica_num,
+		/* a later field: zero in older pools */
+		.replica_num = b->opts.replica_num | b->opts.replicas_required << 16,
 		.group_size = b->opts.group_size,
 		.n_extents = (uint16_t)b->n_extents,
 		.tenant_bytes = (uint16_t)b->tenant.n,
@@ -148,7 +149,8 @@ enum err slot_body(const struct slot *s, const uint8_t *heap, uint64_t heap_byte
 	at += s->n_extents * sizeof(struct extent);
 	b.tenant = next(&at, s->tenant_bytes);
 	b.key = next(&at, s->key_bytes);
-	b.opts = (struct msg_put_opts){ .replica_num = s->replica_num,
+	b.opts = (struct msg_put_opts){ .replica_num = s->replica_num & 0xffff,
+					.replicas_required = s->replica_num >> 16,
 					.durable = s->durable,
 					.hard_pin = s->hard_pin,
 					.soft_pin_ms = s->soft_pin_ms,

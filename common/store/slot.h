@@ -26,7 +26,7 @@ struct slot {
 	uint8_t client[16];
 	uint64_t record_at; /* in the key heap, when record_bytes > SLOT_TAIL; else 0 */
 	uint32_t record_bytes, record_crc;
-	uint32_t shard, replica_num, group_size;
+	uint32_t shard, replica_num, group_size; /* replica_num: replicas_required << 16 | it */
 	uint16_t n_extents, tenant_bytes, key_bytes, group_bytes, format_bytes;
 	uint8_t durable, hard_pin;
 	/* the record: extents, tenant, key, group, format */
