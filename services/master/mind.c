@@ -25,9 +25,10 @@ static void init(struct mind *m)
 {
 	struct map *maps[] = { &m->objs, &m->by_version, &m->by_number, &m->clients,
 			       &m->rems, &m->tenants,	 &m->groups };
-	struct list *lists[] = { &m->active,	  &m->todo,	      &m->ended, &m->times,
-				 &m->clients_lru, &m->apps,	      &m->space, &m->ranges,
-				 &m->groups_look, &m->groups_evicting };
+	struct list *lists[] = { &m->active,	      &m->todo,	       &m->ended,
+				 &m->times,	      &m->clients_lru, &m->apps,
+				 &m->space,	      &m->ranges,      &m->groups_look,
+				 &m->groups_evicting, &m->over_quota };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)
 		map_init(maps[i], SIZE_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
@@ -186,7 +187,7 @@ bool mind_work(struct mind *m)
 	more |= groups_work(m, 16 * STEPS);
 	more |= evict_work(m);
 	more |= range_work(m);
-	if (!list_empty(&m->space)) {
+	if (space_waited(m)) {
 		m->space_dirty = true; /* a lease may have ended */
 		m->space_ns = m->now + RETRY_MS * 1000000ull;
 	}
@@ -222,7 +223,7 @@ uint64_t mind_due_ns(const struct mind *m)
 		const struct attempt *a = list_entry(m->times.next, struct attempt, of_time);
 		due = sooner(due, a->progress_ns + m->l.discard_ms * 1000000ull);
 	}
-	if (!list_empty(&m->space)) {
+	if (space_waited(m)) {
 		if (evict_turning(m))
 			return 0;
 		due = sooner(due, m->space_ns);
@@ -333,6 +334,8 @@ void mind_free(struct mind *m)
 	uint64_t cursor = 0;
 	ranges_free(m);
 	calls_end(m, &m->space, ERR_SHUTTING_DOWN);
+	for (uint32_t i = 0; i < m->n_tenants; i++)
+		calls_end(m, &m->tenant[i]->waits, ERR_SHUTTING_DOWN);
 	while (map_scan(&m->objs, &cursor, 4096, free_obj, m))
 		;
 	groups_free(m);

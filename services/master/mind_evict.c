@@ -278,7 +278,7 @@ bool evict_work(struct mind *m)
 	evict_round(m, &r);
 	m->evict_ns = r.got || r.more ? 0 : m->now + RETRY_MS * 1000000ull;
 	m->evict_left = r.more ? m->evict_left - MIN_OF(r.got, m->evict_left) : 0;
-	if (!r.more && list_empty(&m->space))
+	if (!r.more && !space_waited(m))
 		turn_ends(m);
 	return m->evict_left;
 }

@@ -188,6 +188,16 @@ static void fold_apps(const struct mind *m, struct fold *f)
 	f->word(f, UINT64_MAX);
 }
 
+static void fold_waits(const struct list *l, struct fold *f)
+{
+	list_for_each (it, l) {
+		const struct wput *w = list_entry(it, struct mind_call, node)->on;
+		fold_bytes(f, w->who.client, 16);
+		f->word(f, w->item.attempt);
+	}
+	f->word(f, UINT64_MAX);
+}
+
 void mind_fold(const struct mind *m, struct fold *f)
 {
 	f->term(f, m->term);
@@ -199,10 +209,7 @@ void mind_fold(const struct mind *m, struct fold *f)
 		fold_holder(m->holders[i], f);
 	fold_clients(m, f);
 	fold_apps(m, f);
-	list_for_each (it, &m->space) {
-		const struct wput *w = list_entry(it, struct mind_call, node)->on;
-		fold_bytes(f, w->who.client, 16);
-		f->word(f, w->item.attempt);
-	}
-	f->word(f, UINT64_MAX);
+	fold_waits(&m->space, f);
+	for (uint32_t i = 0; i < m->n_tenants; i++)
+		fold_waits(&m->tenant[i]->waits, f);
 }

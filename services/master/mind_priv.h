@@ -282,6 +282,8 @@ struct tenant {
 	struct lru_set *set;		/* m->shared, or its own */
 	const struct mind_quota *quota; /* NULL: none */
 	uint64_t used, pinned, coming, n_served;
+	struct list waits;   /* mind_call.node: puts, until something of its own has gone */
+	struct list waiting; /* m->over_quota, while there are some */
 	uint16_t index;
 	uint8_t n;
 	char name[65];
@@ -349,6 +351,7 @@ struct mind {
 	uint32_t n_dropping; /* went; copies of them are in the index still */
 	uint64_t merges;
 	struct list active, todo, ended, times, clients_lru, apps, space, ranges;
+	struct list over_quota;			  /* tenant.waiting */
 	struct list groups_look, groups_evicting; /* something changed; not WHOLE */
 	struct lru_set shared, **sets;		  /* sets: all of them */
 	uint32_t n_sets;
@@ -580,8 +583,10 @@ enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *pre
 		    struct place *out, struct why *why) MUST_CHECK;
 /* Bytes of the largest segment there is. */
 uint64_t space_largest(const struct mind *m);
-/* Waiting puts try again. */
+/* Waiting puts try again: those for the pool's space in order, those over a quota in their tenant's. */
 void space_pump(struct mind *m);
+/* Does any put wait for space? */
+bool space_waited(const struct mind *m);
 void quar_add(struct mind *m, struct holder *h, struct attempt *a);
 void quar_free(struct mind *m, struct holder *h, struct quar *q, bool give);
 

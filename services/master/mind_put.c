@@ -505,12 +505,14 @@ static bool quarantined(const struct mind *m, const struct client *c)
 }
 
 /* Something is evicted and the put waits, or why nothing can be (B2). only: among this tenant's. */
-static enum err put_room(struct mind *m, const struct tenant *only, uint64_t bytes,
+static enum err put_room(struct mind *m, struct tenant *only, uint64_t bytes,
 			 struct mind_put *p, struct list **wait)
 {
 	enum err e = ERR_NONE;
 	if (evict_for(m, only, bytes, &e, &p->call.retry_ms)) {
-		*wait = &m->space;
+		*wait = only ? &only->waits : &m->space;
+		if (only && !list_linked(&only->waiting))
+			list_push_back(&m->over_quota, &only->waiting);
 		return ERR_NONE;
 	}
 	return why_set(&p->call.why, e,
@@ -613,12 +615,13 @@ void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_p
 	struct list *wait = NULL;
 	mind_enter(m);
 	call_init(&p->call, CALL_PLAIN);
+	bool waited = space_waited(m);
 	enum err e = put_try(m, &one, &wait);
 	if (!wait) {
 		call_end(m, &p->call, e);
 	} else if ((kept = malloc(sizeof(*kept)))) {
 		*kept = one;
-		if (list_empty(&m->space))
+		if (!waited)
 			m->space_ns = m->now + RETRY_MS * 1000000ull;
 		call_wait(m, &p->call, wait, kept);
 	} else {

@@ -225,7 +225,7 @@ void slot_answered(struct mind *m, struct copy *c)
 static bool low(const struct mind *m, const struct holder *h)
 {
 	uint64_t bytes = 0;
-	if (!list_empty(&m->space))
+	if (space_waited(m))
 		return true;
 	for (size_t i = 0; i < h->n_segs; i++)
 		bytes += alloc_bytes(h->segs[i].alloc);

@@ -292,15 +292,20 @@ enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_unde
 
 /* ---- puts that wait ---- */
 
-void space_pump(struct mind *m)
+bool space_waited(const struct mind *m)
 {
-	m->space_dirty = false;
-	for (int n = 0; n < 64 && !list_empty(&m->space); n++) {
-		struct mind_call *c = list_entry(m->space.next, struct mind_call, node);
+	return !list_empty(&m->space) || !list_empty(&m->over_quota);
+}
+
+/* In order, until one has to go on waiting here; true: there are more that may not have to. */
+static bool pump(struct mind *m, struct list *l, int *n)
+{
+	for (; *n > 0 && !list_empty(l); --*n) {
+		struct mind_call *c = list_entry(l->next, struct mind_call, node);
 		struct list *wait = NULL;
 		enum err e = put_try(m, c->on, &wait);
-		if (wait == &m->space)
-			return;
+		if (wait == l)
+			return false;
 		if (wait) {
 			list_del(&c->node);
 			list_push_back(wait, &c->node);
@@ -308,5 +313,33 @@ void space_pump(struct mind *m)
 			call_end(m, c, e);
 		}
 	}
-	m->space_dirty = !list_empty(&m->space);
+	return !list_empty(l);
+}
+
+/* One tenant after the other: who waits for its own holds up nobody else (L4). */
+static bool pump_tenants(struct mind *m, int n)
+{
+	const struct list *first = NULL;
+	bool more = false;
+	while (n > 0 && !list_empty(&m->over_quota) && m->over_quota.next != first) {
+		struct tenant *t = list_entry(m->over_quota.next, struct tenant, waiting);
+		list_del(&t->waiting);
+		more |= pump(m, &t->waits, &n);
+		n--;
+		if (list_empty(&t->waits))
+			continue;
+		if (!list_linked(&t->waiting))
+			list_push_back(&m->over_quota, &t->waiting);
+		first = first ? first : &t->waiting;
+	}
+	return more;
+}
+
+void space_pump(struct mind *m)
+{
+	int n = 64;
+	m->space_dirty = false;
+	bool more = pump(m, &m->space, &n);
+	more |= pump_tenants(m, 64);
+	m->space_dirty |= more;
 }

@@ -81,6 +81,8 @@ static uint16_t tenant_add(struct mind *m, struct bytes name, uint64_t hash)
 		free(t);
 		return TENANTS_MAX;
 	}
+	list_init(&t->waits);
+	list_init(&t->waiting);
 	tenant_set(m, t, name);
 	memcpy(t->name, name.p, name.n);
 	t->n = (uint8_t)name.n;
