@@ -352,7 +352,7 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	check_work(m, o);
 }
 
-static void check_holder(const struct mind *m, const struct holder *h)
+static void check_holder(const struct mind *m, const struct holder *h, struct tally *t)
 {
 	uint64_t copies = 0, barred = 0, used = 0, quarantine = 0, alloc = 0;
 	for (uint32_t i = 0; i < h->n_pages; i++)
@@ -366,8 +366,12 @@ static void check_holder(const struct mind *m, const struct holder *h)
 		const struct attempt *a = list_entry(it, struct attempt, of_holder);
 		used += rounded(a->ranges, a->n_ranges);
 	}
-	list_for_each (it, &h->quars)
-		quarantine += list_entry(it, struct quar, node)->bytes;
+	list_for_each (it, &h->quars) {
+		const struct quar *q = list_entry(it, struct quar, node);
+		quarantine += q->bytes;
+		if (q->tenant != TENANTS_MAX)
+			t->of[q->tenant].used += q->bytes;
+	}
 	for (size_t i = 0; i < h->n_segs; i++) {
 		alloc_check(h->segs[i].alloc);
 		alloc += alloc_used(h->segs[i].alloc);
@@ -415,7 +419,7 @@ void mind_check(const struct mind *m)
 		check_obj(m, container_of(n, struct obj, node), &t);
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		const struct holder *h = m->holders[i];
-		check_holder(m, h);
+		check_holder(m, h, &t);
 		quarantine += h->quarantine;
 		for (size_t s = 0; h->state == HOLDER_MERGED && s < h->n_segs; s++)
 			total += alloc_bytes(h->segs[s].alloc);

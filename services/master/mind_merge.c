@@ -223,19 +223,25 @@ static void entry_merge(struct mind *m, struct holder *h, const struct msg_entry
 /* ---- writing ranges ---- */
 
 /* Whose range it is and since when, if that was known. */
-static void writer_of(const struct holder *h, struct quar *q)
+static void writer_of(const struct mind *m, const struct holder *h, struct quar *q)
 {
+	const struct attempt *a = attempt_of(m, q->version);
+	if (a) { /* the merge's end resolves it */
+		q->tenant = a->obj->tenant;
+		q->client = a->client;
+	}
 	list_for_each (it, &h->quars) {
 		const struct quar *old = list_entry(it, struct quar, node);
 		if (old->version != q->version)
 			continue;
 		q->since_ns = old->since_ns;
+		q->tenant = old->tenant;
 		q->client = old->client;
-		if (q->client) {
-			q->client->quarantine += q->bytes;
-			client_hold(q->client);
-		}
-		return;
+		break;
+	}
+	if (q->client) {
+		q->client->quarantine += q->bytes;
+		client_hold(q->client);
 	}
 }
 
@@ -253,6 +259,7 @@ static void writing_merge(struct mind *m, struct holder *h, const struct msg_wri
 	q->since_ns = m->now;
 	q->segment = n ? w->extents.p[0].segment : 0;
 	q->merge = h->merge;
+	q->tenant = TENANTS_MAX;
 	for (size_t i = 0; i < n; i++)
 		q->ranges[i] = (struct range){ w->extents.p[i].offset, w->extents.p[i].bytes };
 	q->n_ranges = (uint8_t)n;
@@ -264,10 +271,11 @@ static void writing_merge(struct mind *m, struct holder *h, const struct msg_wri
 	}
 	for (size_t i = 0; i < n; i++)
 		q->bytes += alloc_round(q->ranges[i].bytes);
-	writer_of(h, q);
+	writer_of(m, h, q);
 	h->quarantine += q->bytes;
 	m->quarantine += q->bytes;
 	m->bytes += sizeof(*q) + n * sizeof(struct range);
+	charge_quar(m, q, true);
 	list_push_back(&h->quars, &q->node);
 }
 

@@ -204,7 +204,7 @@ struct quar {
 	struct client *client; /* NULL: not known */
 	uint64_t version, bytes, since_ns;
 	uint32_t segment;
-	uint16_t merge;
+	uint16_t merge, tenant; /* TENANTS_MAX: not known, its attempt was an older master's */
 	uint8_t n_ranges;
 	struct range ranges[];
 };
@@ -445,6 +445,7 @@ struct lru_set *set_of(const struct mind *m, const struct obj *o);
 /* What an attempt or a copy takes is its tenant's from before it is written until it is free again. */
 void charge_attempt(struct mind *m, const struct attempt *a, bool on);
 void charge_copy(struct mind *m, const struct copy *c, bool on);
+void charge_quar(struct mind *m, const struct quar *q, bool on);
 /* Before anything is allocated. ERR_NONE; ERR_QUOTA; ERR_BUSY: *over bytes of the tenant's must go first. */
 enum err quota_check(struct mind *m, uint16_t tenant, const struct msg_put_item *it,
 		     uint64_t bytes, uint64_t *over, struct why *why) MUST_CHECK;

@@ -241,6 +241,7 @@ void quar_add(struct mind *m, struct holder *h, struct attempt *a)
 	q->since_ns = m->now;
 	q->segment = a->segment;
 	q->merge = h->merge;
+	q->tenant = a->obj->tenant;
 	q->n_ranges = a->n_ranges;
 	memcpy(q->ranges, a->ranges, a->n_ranges * sizeof(struct range));
 	for (size_t i = 0; i < q->n_ranges; i++)
@@ -251,6 +252,7 @@ void quar_add(struct mind *m, struct holder *h, struct attempt *a)
 	h->quarantine += q->bytes;
 	m->quarantine += q->bytes;
 	m->bytes += bytes;
+	charge_quar(m, q, true);
 	list_push_back(&h->quars, &q->node);
 }
 
@@ -261,6 +263,7 @@ void quar_free(struct mind *m, struct holder *h, struct quar *q, bool give)
 		space_give(m, h, q->segment, q->ranges, q->n_ranges);
 	h->quarantine -= q->bytes;
 	m->quarantine -= q->bytes;
+	charge_quar(m, q, false);
 	if (q->client) {
 		q->client->quarantine -= q->bytes;
 		client_release(m, q->client);

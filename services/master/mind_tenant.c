@@ -147,6 +147,13 @@ void charge_copy(struct mind *m, const struct copy *c, bool on)
 	       c->opts && c->opts->m.hard_pin, on);
 }
 
+/* A range that its fenced writer may still write is the tenant's until it is free; no pin holds it. */
+void charge_quar(struct mind *m, const struct quar *q, bool on)
+{
+	if (q->tenant != TENANTS_MAX)
+		charge(m, q->tenant, q->bytes, false, on);
+}
+
 static enum err pins_check(const struct mind *m, const struct tenant *t, uint64_t bytes,
 			   struct why *why)
 {

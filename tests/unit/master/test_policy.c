@@ -377,6 +377,46 @@ Test(policy, charges_are_a_recounts)
 	NO_LEAKS();
 }
 
+/* C3: a range that a stopped writer may still write is its tenant's until it is free, whoever restarts. */
+Test(policy, a_range_in_quarantine_is_charged)
+{
+	struct rig *r = one_holder(1 << 20, &two);
+	struct rig_put p;
+	r->tenant = "red";
+	rig_start(r, &p, "a", 40000, -1, false);
+	rig_stop(r, &p);
+	mind_discard(r->m, p.p.version);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 40960);
+	cr_assert_eq(tenant(r, "red").bytes, 40960, "FENCE found it writing");
+	rig_reborn(r, 0);
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(tenant(r, "red").bytes, 40960, "its holder was adopted again");
+	cr_assert_eq(rig_writer_gone(r, 0), ERR_NONE);
+	rig_run(r);
+	cr_assert_eq(tenant(r, "red").bytes, 0);
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 0);
+	rig_start(r, &p, "b", 40000, -1, false);
+	rig_stop(r, &p); /* open while its holder is adopted again */
+	rig_reborn(r, 0);
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).attempts, 0);
+	cr_assert_eq(tenant(r, "red").bytes, 40960);
+	rig_restart(r); /* whose it was is no holder's to know */
+	rig_register(r, 0);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 40960);
+	cr_assert_eq(tenant(r, "red").bytes, 0);
+	cr_assert_eq(rig_writer_gone(r, 0), ERR_NONE);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).quarantine_bytes, 0);
+	r->tenant = NULL;
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* The pool's pressure takes the oldest of all tenants, those with a quota too. */
 Test(policy, the_pools_pressure_is_over_all_tenants)
 {
