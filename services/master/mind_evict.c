@@ -69,10 +69,8 @@ static void unpin(struct mind *m)
 	for (int i = 0; i < LOOK && (n = heap_min(&m->softs)) && n->key <= m->now; i++) {
 		struct opts *p = container_of(n, struct opts, soft);
 		struct obj *o = p->copy->obj;
-		struct group *g = group_of(o);
 		heap_remove(&m->softs, n);
-		if (g && g->which == LRU_SOFT && g->soft_until_ns <= m->now)
-			group_place(m, g, true);
+		group_soft(m, p, false);
 		if (!list_linked(&o->lru) || o->which != LRU_SOFT || lru_of(m, o) != LRU_PLAIN)
 			continue;
 		lru_del(m, o);

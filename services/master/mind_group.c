@@ -16,8 +16,7 @@
 
 enum {
 	MEMBERS_MAX = 1 << 20,
-	KNOWN_MAX =
-		4096, /* members looked at for one read; of a larger group none is shown meanwhile */
+	LOOK = 65536,	   /* members looked at for reads in one turn */
 	EXACT_LEASE = 256, /* members: beyond, a lease given back early ends by time */
 };
 
@@ -121,11 +120,22 @@ static bool goes(const struct group *g, const struct copy *c)
 	return g->phase != GROUP_WHOLE && c->version <= g->evict_id;
 }
 
+/* o leaves its list. */
+static void unknown_leave(struct group *g, const struct opts *o)
+{
+	if (g->unknown == &o->member)
+		g->unknown = o->member.next;
+}
+
 static void put_in(struct list *l, struct opts *o, enum member state)
 {
+	struct group *g = o->group;
+	unknown_leave(g, o);
 	list_del(&o->member);
 	o->state = state;
 	list_push_back(l, &o->member);
+	if (l == &g->in && g->unknown == &g->in)
+		g->unknown = &o->member;
 }
 
 void group_link(struct mind *m, struct copy *c)
@@ -145,7 +155,7 @@ void group_link(struct mind *m, struct copy *c)
 	look(m, g);
 }
 
-static enum lru class_of(const struct mind *m, const struct group *g);
+static enum lru class_of(const struct group *g);
 
 static void set_owed(struct mind *m, struct opts *o, bool owed)
 {
@@ -164,12 +174,14 @@ void group_leave(struct mind *m, struct opts *o)
 		return;
 	if (o->state != MEMBER_NONE) {
 		set_owed(m, o, false);
+		unknown_leave(g, o);
 		list_del(&o->member);
 		o->state = MEMBER_NONE;
 		g->n_linked--;
 		g->n_hard -= o->m.hard_pin;
+		g->n_soft -= o->soft.linked;
 		g->bytes -= o->space;
-		if (list_linked(&g->lru) && g->which != class_of(m, g))
+		if (list_linked(&g->lru) && g->which != class_of(g))
 			group_place(m, g, true);
 	}
 	o->group = NULL;
@@ -221,7 +233,6 @@ void group_served(struct mind *m, struct copy *c, bool on)
 	uint32_t one = on ? 1 : -1u;
 	g->n_served += one;
 	g->n_ready += twin(c, g) ? 0 : one;
-	g->soft_until_ns = MAX_OF(g->soft_until_ns, o->soft_until_ns);
 	g->whole |= g->size && g->n_ready >= g->size;
 	if (on) {
 		group_used(m, g);
@@ -238,9 +249,9 @@ void group_served(struct mind *m, struct copy *c, bool on)
 
 /* ---- order of use, leases ---- */
 
-static enum lru class_of(const struct mind *m, const struct group *g)
+static enum lru class_of(const struct group *g)
 {
-	return g->n_hard ? LRU_HARD : g->soft_until_ns > m->now ? LRU_SOFT : LRU_PLAIN;
+	return g->n_hard ? LRU_HARD : g->n_soft ? LRU_SOFT : LRU_PLAIN;
 }
 
 void group_place(struct mind *m, struct group *g, bool old)
@@ -250,7 +261,7 @@ void group_place(struct mind *m, struct group *g, bool old)
 		list_del(&g->lru);
 		s->groups[g->which].n--;
 	}
-	g->which = (uint8_t)class_of(m, g);
+	g->which = (uint8_t)class_of(g);
 	s->groups[g->which].n++;
 	if (old)
 		list_push_front(&s->groups[g->which].l, &g->lru);
@@ -274,6 +285,16 @@ void group_released(struct group *g)
 	g->loose = true;
 }
 
+void group_soft(struct mind *m, struct opts *o, bool on)
+{
+	struct group *g = o->group;
+	if (!g || o->state == MEMBER_NONE)
+		return;
+	g->n_soft += on ? 1 : -1u;
+	if (list_linked(&g->lru) && g->which != class_of(g))
+		group_place(m, g, true);
+}
+
 uint64_t group_lease_ns(const struct mind *m, struct group *g)
 {
 	if (g->loose && g->n_linked <= EXACT_LEASE) {
@@ -287,36 +308,51 @@ uint64_t group_lease_ns(const struct mind *m, struct group *g)
 
 /* ---- reading, putting ---- */
 
-/* Could each member be read? Asked only while a holder is adopted again. */
-static bool all_known(const struct mind *m, const struct group *g)
+static bool member_known(const struct mind *m, struct list *it)
 {
-	const struct list *lists[] = { &g->in, &g->todo, &g->dying };
-	if (m->n_partial == 0)
-		return true;
-	if (g->n_linked > KNOWN_MAX)
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-		list_for_each (it, lists[i]) {
-			const struct copy *c = copy_of(it);
-			if (!copy_known(m->holders[c->holder], c))
-				return false;
-		}
-	return true;
+	const struct copy *c = copy_of(it);
+	return copy_known(m->holders[c->holder], c);
 }
 
-enum err group_readable(const struct mind *m, const struct copy *c, struct why *why)
+/*
+ * Could each member be read? Asked only while a holder is adopted again.
+ * Within an era nobody who is known becomes unknown, so that each member is passed once; and of all groups
+ * together LOOK members in one turn: what is not looked through is not shown yet.
+ */
+static bool all_known(struct mind *m, struct group *g)
 {
-	const struct group *g = c->opts ? c->opts->group : NULL;
+	if (m->n_partial == 0)
+		return true;
+	if (g->phase != GROUP_WHOLE)
+		return false; /* it goes */
+	if (g->era != m->era || !g->unknown) {
+		g->era = m->era;
+		g->unknown = g->in.next;
+	}
+	if (m->looked_ns != m->now) {
+		m->looked_ns = m->now;
+		m->n_looked = 0;
+	}
+	while (g->unknown != &g->in && m->n_looked < LOOK && member_known(m, g->unknown)) {
+		g->unknown = g->unknown->next;
+		m->n_looked++;
+	}
+	return g->unknown == &g->in;
+}
+
+enum err group_readable(struct mind *m, const struct copy *c, struct why *why)
+{
+	struct group *g = c->opts ? c->opts->group : NULL;
 	if (!g)
 		return ERR_NONE;
 	if (m->n_unmerged) /* G3 */
 		return why_set(why, ERR_RECOVERING,
 			       "the master is still merging what holders have of its group");
+	if (g->phase == GROUP_DRAINING && c->version <= g->evict_id)
+		return why_set(why, ERR_NOT_FOUND, "its group was evicted");
 	if (g->size && (m->n_dropping || !all_known(m, g)))
 		return why_set(why, ERR_TEMPORARILY_AWAY,
 			       "a holder of its group is being adopted again");
-	if (g->phase == GROUP_DRAINING && c->version <= g->evict_id)
-		return why_set(why, ERR_NOT_FOUND, "its group was evicted");
 	if (g->size && g->n_ready < g->size) /* G1 */
 		return why_set(why, ERR_NOT_FOUND, "its group has %u of %u members", g->n_ready,
 			       g->size);
@@ -378,6 +414,7 @@ static void all_todo(struct group *g)
 	last->next = &g->todo;
 	g->todo.prev = last;
 	list_init(&g->in);
+	g->unknown = NULL;
 }
 
 static void begin(struct mind *m, struct group *g, uint64_t evict_id)
@@ -565,7 +602,7 @@ void groups_free(struct mind *m)
 /* ---- the recount ---- */
 
 static void check_list(const struct group *g, const struct list *l, enum member state,
-		       uint64_t sum[4])
+		       uint64_t sum[5])
 {
 	list_for_each (it, l) {
 		const struct opts *o = list_entry(it, struct opts, member);
@@ -578,6 +615,7 @@ static void check_list(const struct group *g, const struct list *l, enum member 
 		sum[1] += counts(c, g);
 		sum[2] += first;
 		sum[3] += o->owed;
+		sum[4] += o->soft.linked;
 		assert(o->owed == (state == MEMBER_DYING && c->state < COPY_RETIRED));
 	}
 }
@@ -586,12 +624,12 @@ void groups_check(const struct mind *m)
 {
 	map_for_each (n, &m->groups) {
 		const struct group *g = container_of(n, struct group, node);
-		uint64_t sum[4] = { 0 };
+		uint64_t sum[5] = { 0 };
 		check_list(g, &g->in, MEMBER_IN, sum);
 		check_list(g, &g->todo, MEMBER_IN, sum);
 		check_list(g, &g->dying, MEMBER_DYING, sum);
 		assert(sum[0] == g->n_linked && sum[1] == g->n_served && sum[2] == g->n_ready &&
-		       sum[3] == g->n_owed);
+		       sum[3] == g->n_owed && sum[4] == g->n_soft);
 		assert(list_linked(&g->lru) == (g->n_ready > 0));
 		assert(list_linked(&g->evicting) == (g->phase != GROUP_WHOLE));
 		assert(g->phase != GROUP_WHOLE ||

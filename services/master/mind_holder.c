@@ -40,6 +40,7 @@ void holder_set(struct mind *m, struct holder *h, enum holder_state s, bool know
 	}
 	h->state = s;
 	h->known = known;
+	m->era += s < HOLDER_FINISHING;
 	n = counter_of(m, h);
 	if (n)
 		++*n;

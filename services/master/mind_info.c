@@ -57,7 +57,7 @@ static void page_squeeze(struct page *p, struct obj *o)
 }
 
 /* Its holder may be adopted again just now: it is there. */
-static bool shown(const struct mind *m, const struct obj *o)
+static bool shown(struct mind *m, const struct obj *o)
 {
 	const struct copy *c = obj_served(m, o);
 	struct why why = { 0 };

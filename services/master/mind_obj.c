@@ -333,8 +333,10 @@ static void soft_begin(struct mind *m, struct copy *c)
 	if (p->soft_until_ns)
 		return;
 	p->soft_until_ns = until;
-	if (until > m->now)
+	if (until > m->now) {
 		heap_insert(&m->softs, &p->soft, until);
+		group_soft(m, p, true);
+	}
 }
 
 static void count_served(struct mind *m, const struct obj *o, uint64_t n)

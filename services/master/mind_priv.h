@@ -115,13 +115,16 @@ struct group {
 	struct list waits;	    /* mind_call.node: puts */
 	struct list lru;	    /* while a member is served */
 	struct list look, evicting; /* m->groups_look, m->groups_evicting */
-	uint64_t evict_id, bytes, soft_until_ns;
+	uint64_t evict_id, bytes;
 	enum group_phase phase;
 	uint32_t size; /* 0: open */
 	uint32_t n_attempts, n_linked, n_served, n_ready, n_hard, n_owed, asking;
+	uint32_t n_soft;      /* members whose soft pins run (m->softs) */
 	uint32_t lease, used; /* ticks, as an object's; its age is that of its youngest use */
 	bool loose;	      /* leases were given back: the longest is to be found anew */
-	bool whole;	      /* it was, in this term */
+	struct list *unknown; /* of in: those before it are known in m->era (all_known) */
+	uint64_t era;
+	bool whole; /* it was, in this term */
 	uint8_t which;
 	uint16_t tenant, id_n;
 	uint8_t id[];
@@ -350,6 +353,9 @@ struct mind {
 	uint32_t n_away;
 	uint32_t n_dropping; /* went; copies of them are in the index still */
 	uint64_t merges;
+	uint64_t era;	    /* counts adoptions: within one, what is known stays known */
+	uint64_t looked_ns; /* then n_looked members were looked at (all_known) */
+	uint32_t n_looked;
 	struct list active, todo, ended, times, clients_lru, apps, space, ranges;
 	struct list over_quota;			  /* tenant.waiting */
 	struct list groups_look, groups_evicting; /* something changed; not WHOLE */
@@ -539,13 +545,15 @@ enum err group_may_put(struct mind *m, uint16_t tenant, const struct obj *o,
 		       const struct msg_put_item *it, struct list **wait, struct why *why)
 	MUST_CHECK;
 /* ERR_NOT_FOUND: its group is not whole, or goes; ERR_RECOVERING: not all of it is merged. */
-enum err group_readable(const struct mind *m, const struct copy *c, struct why *why) MUST_CHECK;
+enum err group_readable(struct mind *m, const struct copy *c, struct why *why) MUST_CHECK;
 bool group_evictable(struct mind *m, struct group *g);
 void group_evict(struct mind *m, struct group *g);
 void group_used(struct mind *m, struct group *g);
 /* A lease on one protects all. */
 void group_leased(struct group *g, uint32_t tick);
 void group_released(struct group *g);
+/* The soft pin of a member begins to run; has ended. */
+void group_soft(struct mind *m, struct opts *o, bool on);
 uint64_t group_lease_ns(const struct mind *m, struct group *g);
 void group_place(struct mind *m, struct group *g, bool old); /* in the order of use */
 /* Those that go may go on: a holder was merged, or went. */

@@ -398,6 +398,30 @@ Test(group, a_mark_takes_nothing_newer)
 	NO_LEAKS();
 }
 
+/* The pin of one keeps all of them, and no longer than that one is there. */
+Test(group, a_soft_pin_leaves_with_its_member)
+{
+	struct rig *r = one_holder(1 << 20);
+	struct msg_put_opts soft = of("g", 0), plain = of("g", 0);
+	soft.soft_pin_ms = 3600000;
+	cr_assert_eq(rig_put_opts(r, "a/0", 300000, &soft), ERR_NONE);
+	cr_assert_eq(rig_put_opts(r, "a/1", 300000, &plain), ERR_NONE);
+	rig_pass(r, 100);
+	cr_assert_eq(rig_put_opts(r, "p", 300000, NULL), ERR_NONE);
+	rig_pass(r, 100);
+	cr_assert_eq(rig_put_opts(r, "q", 300000, NULL), ERR_NONE);
+	cr_assert_eq(found(r, "a", 2), 2, "pinned: p went");
+	cr_assert_eq(rig_use(r, "p", 0), ERR_NOT_FOUND);
+	cr_assert_eq(rig_remove(r, "a/0"), ERR_NONE);
+	rig_pass(r, 100);
+	cr_assert_eq(rig_put_opts(r, "r", 300000, NULL), ERR_NONE);
+	cr_assert_eq(rig_put_opts(r, "s", 300000, NULL), ERR_NONE);
+	cr_assert_eq(rig_use(r, "a/1", 0), ERR_NOT_FOUND, "the oldest, and no longer pinned");
+	cr_assert_eq(rig_use(r, "q", 0), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* ---- many members ---- */
 
 Test(group, a_large_group_goes_in_slices)
@@ -421,6 +445,52 @@ Test(group, a_large_group_goes_in_slices)
 	rig_run(r);
 	cr_assert_eq(found(r, "a", N), 0);
 	cr_assert_eq(rig_counts(r).bytes_used, 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/*
+ * While a holder is adopted again, a group that it has no part in is shown, however large: each member is
+ * looked at once, not for every read. One that it has part in is not, until the last of it is merged.
+ */
+Test(group, a_large_group_is_shown_while_another_holder_is_adopted)
+{
+	enum { N = 4200 };
+	struct rig *r = rig_bare(NULL);
+	const struct msg_put_opts o = of("g", N), small = of("s", 2);
+	for (int h = 0; h < 4; h++)
+		rig_register(r, h);
+	rig_run(r);
+	for (unsigned i = 0; i < N + 2; i++) {
+		struct rig_put p;
+		r->opts = (struct msg_put_opts *)(i < N ? &o : &small);
+		rig_start(r, &p, i < N ? name("a", i) : name("s", i - N), 64,
+			  i < N	   ? (int)i % 3
+			  : i == N ? 0
+				   : 3,
+			  false);
+		r->opts = NULL;
+		cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+		rig_publish(r, &p);
+		cr_assert_eq(p.pub.err, ERR_NONE);
+		r->h[p.h].slots[p.slot].published = true;
+	}
+	rig_run(r);
+	cr_assert_eq(found(r, "a", N), N);
+	cr_assert_eq(found(r, "s", 2), 2);
+	r->h[3].up = false;
+	rig_reborn(r, 3);
+	rig_register(r, 3);
+	rig_run(r);
+	cr_assert_eq(found(r, "a", N), N, "h3 has none of it");
+	cr_assert_eq(rig_use(r, "s/0", 0), ERR_TEMPORARILY_AWAY);
+	cr_assert_eq(rig_remove(r, "a/0"), ERR_NONE);
+	rig_run(r);
+	cr_assert_eq(found(r, "a", N), 0, "the loss of one");
+	r->h[3].up = true;
+	mind_resend(r->m, rig_holder(r, 3));
+	rig_run(r);
+	cr_assert_eq(found(r, "s", 2), 2);
 	rig_free(r);
 	NO_LEAKS();
 }
