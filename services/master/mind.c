@@ -186,6 +186,7 @@ bool mind_work(struct mind *m)
 	more |= attempts_due(m);
 	more |= groups_work(m, 16 * STEPS);
 	more |= evict_work(m);
+	more |= clear_work(m);
 	more |= range_work(m);
 	if (space_waited(m)) {
 		m->space_dirty = true; /* a lease may have ended */
@@ -204,7 +205,7 @@ uint64_t mind_due_ns(const struct mind *m)
 {
 	uint64_t due = sooner(evict_due_ns(m), m->retry_ns);
 	if (!list_empty(&m->todo) || !list_empty(&m->groups_look) || m->evict_left ||
-	    range_walking(m))
+	    m->clear || range_walking(m))
 		return 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		const struct holder *h = m->holders[i];
@@ -333,6 +334,7 @@ void mind_free(struct mind *m)
 	m->depth = 2; /* nothing is pumped any more */
 	uint64_t cursor = 0;
 	ranges_free(m);
+	clear_free(m);
 	calls_end(m, &m->space, ERR_SHUTTING_DOWN);
 	for (uint32_t i = 0; i < m->n_tenants; i++)
 		calls_end(m, &m->tenant[i]->waits, ERR_SHUTTING_DOWN);

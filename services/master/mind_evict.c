@@ -6,7 +6,10 @@
  */
 #include "mind_priv.h"
 
-enum { LOOK = 1024, /* objects looked at in one go (I6) */ };
+enum {
+	LOOK = 1024,	    /* objects looked at in one go (I6) */
+	INDEX_AT_ONCE = 64, /* objects evicted when the index is full */
+};
 
 static uint64_t bytes_of(const struct obj *o)
 {
@@ -17,14 +20,15 @@ static uint64_t bytes_of(const struct obj *o)
 	return n;
 }
 
-/* Nothing is going on with it, and all its copies can be reached. */
+/* Nothing is going on with it, and all its copies can be reached, now. */
 static bool evictable(const struct mind *m, const struct obj *o)
 {
 	if (o->work || obj_leased(m, o))
 		return false;
 	bool any = false;
 	for (const struct copy *c = o->copies; c; c = c->next) {
-		if (m->holders[c->holder]->state != HOLDER_MERGED)
+		const struct holder *h = m->holders[c->holder];
+		if (h->state != HOLDER_MERGED || holder_late(m, h))
 			return false;
 		any |= c->state == COPY_COMMITTED;
 	}
@@ -37,6 +41,15 @@ static void evict(struct mind *m, struct obj *o)
 	for (struct copy *c = o->copies; c; c = c->next)
 		if (c->state == COPY_COMMITTED)
 			copy_retire(m, c, RETIRE_EVICTED);
+}
+
+bool evict_may(struct mind *m, struct obj *o)
+{
+	struct group *g = group_of(o);
+	enum lru which = g ? g->which : o->which;
+	if (!obj_served(m, o) || which == LRU_HARD || (which == LRU_SOFT && m->l.keep_soft))
+		return false;
+	return g ? group_evictable(m, g) : evictable(m, o);
 }
 
 enum err evict_obj(struct mind *m, struct obj *o)
@@ -229,29 +242,61 @@ static uint64_t room_ns(const struct mind *m)
 	return sooner(soft ? soft->key : 0, sooner(later_ns(m), m->lease_end_ns));
 }
 
-bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum err *e,
-	       uint32_t *retry_ms)
+/* On its way back from holders that answer. */
+static uint64_t coming_soon(const struct mind *m)
 {
-	uint64_t coming = only ? only->coming : m->coming;
-	if (!only &&
-	    segs_growing_ns(m)) /* nothing goes for want of memory that is being mounted */
-		return true;
+	uint64_t n = m->coming;
 	for (uint32_t i = 0; i < m->n_holders; i++)
-		slots_hurry(m, m->holders[i]);
-	/* free space that did not fit is in pieces: as much again must come */
-	struct round r = { .only = only ? only->set : NULL,
-			   .want = coming >= bytes ? 0 : bytes - coming };
-	if (r.want)
-		evict_round(m, &r);
-	if (r.got || coming || r.more)
-		return true;
+		n -= holder_late(m, m->holders[i]) ? m->holders[i]->coming : 0;
+	return n;
+}
+
+/* Why nothing may go, and when something may. */
+static void no_room(struct mind *m, const struct tenant *only, enum err *e, uint32_t *retry_ms)
+{
 	uint64_t at = room_ns(m);
 	turn_ends(m);
 	*e = !all_pinned(m, only) ? ERR_BUSY : only ? ERR_QUOTA : ERR_POOL_PINNED;
 	*retry_ms = *e != ERR_BUSY ? 0
 		    : at > m->now  ? (uint32_t)MIN_OF((at - m->now) / 1000000 + 1, UINT32_MAX)
 				   : 1000;
+}
+
+bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum err *e,
+	       uint32_t *retry_ms)
+{
+	uint64_t coming = only ? only->coming : coming_soon(m);
+	if (!only &&
+	    segs_growing_ns(m)) /* nothing goes for want of memory that is being mounted */
+		return true;
+	for (uint32_t i = 0; i < m->n_holders; i++)
+		slots_hurry(m, m->holders[i]);
+	struct round r = { .only = only ? only->set : NULL,
+			   .want = coming >= bytes ? 0 : bytes - coming };
+	if (r.want && !only && clear_for(m, bytes, coming))
+		return true;
+	if (r.want)
+		evict_round(m, &r);
+	if (r.got || coming || r.more || (!only && m->coming))
+		return true;
+	no_room(m, only, e, retry_ms);
 	return false;
+}
+
+bool evict_index(struct mind *m, enum err *e, uint32_t *retry_ms)
+{
+	struct round r = { .want = 1 };
+	bool any = coming_soon(m);
+	for (int i = 0; !any && i < INDEX_AT_ONCE; i++) {
+		r.got = 0;
+		evict_round(m, &r);
+		if (r.got == 0)
+			break;
+	}
+	any |= m->coming || r.more;
+	if (!any)
+		no_room(m, NULL, e, retry_ms);
+	return any;
 }
 
 static bool above(const struct mind *m)

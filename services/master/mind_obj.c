@@ -217,6 +217,7 @@ void copy_coming(struct mind *m, struct copy *c, bool on)
 	uint64_t n = on ? space_of(c) : -space_of(c);
 	c->flags ^= COPY_COMING;
 	m->coming += n;
+	m->holders[c->holder]->coming += n;
 	m->tenant[c->obj->tenant]->coming += n;
 }
 

@@ -31,6 +31,8 @@ enum {
 	HOLDERS_MAX = 4096,
 	TENANTS_MAX = 65535,
 	SOFT_PIN_MAX_MS = 86400000,
+	LATE_MS =
+		1000, /* a holder that owes answers for so long: what it frees is not counted on */
 	RETRY_MS = 100, /* an append that met BUSY or NO_SPACE is tried again so much later */
 	GROW_MS =
 		5000, /* the next slice of 256 MiB is there by then: 0.1 s each, 1.2 s on a busy box */
@@ -272,7 +274,8 @@ struct holder {
 	struct slot_page **pages;
 	uint32_t n_pages, send_at;
 	uint32_t n_unsent, n_sent, n_later;
-	uint64_t n_copies, n_barred, quarantine, used;
+	uint64_t n_copies, n_barred, quarantine, used, coming;
+	uint64_t heard_ns; /* its last answer to a command, or when it first owed one */
 	uint64_t young_ns; /* since then (mind_place.c) */
 	double credit;	   /* bytes that it has earned */
 	bool young;
@@ -363,7 +366,10 @@ struct mind {
 	uint32_t n_sets;
 	struct heap softs;     /* soft pins that run, by their end */
 	uint64_t lease_end_ns; /* met in the turn of an eviction */
-	uint64_t pinned;       /* of attempts and copies */
+	struct clear *clear;   /* room in one piece is being made (mind_clear.c) */
+	uint64_t clear_ns;     /* the last one is waited for until then; in vain: none before */
+	bool clear_vain;
+	uint64_t pinned; /* of attempts and copies */
 	uint64_t n_waiting, n_copies, n_served, bytes, coming;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
@@ -521,6 +527,8 @@ bool slots_later(struct mind *m, struct holder *h);
 uint64_t slots_later_ns(const struct holder *h);
 /* Space is short: what only waits for an older master's leases does not wait (low_reserve). */
 void slots_hurry(struct mind *m, struct holder *h);
+/* It is suspect, or has answered no command for LATE_MS: others make room meanwhile (L4). */
+bool holder_late(const struct mind *m, const struct holder *h);
 void pages_free(struct mind *m, struct holder *h);
 
 /* ---- mind_group.c ---- */
@@ -672,11 +680,26 @@ void holders_due(struct mind *m);
  * only: of this tenant's objects; NULL: of all. */
 bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum err *e,
 	       uint32_t *retry_ms);
+/* The same for an index that is full: some objects go, whatever their bytes. */
+bool evict_index(struct mind *m, enum err *e, uint32_t *retry_ms);
 bool evict_turning(const struct mind *m); /* not all were looked at */
 bool evict_work(struct mind *m);
 /* When evict_work is due for the watermark's sake: m->now or later; UINT64_MAX: it is not. */
 uint64_t evict_due_ns(const struct mind *m);
 enum err evict_obj(struct mind *m, struct obj *o) MUST_CHECK;
+
+/* May it go now? The hard-pinned may not. */
+bool evict_may(struct mind *m, struct obj *o);
+
+/* ---- mind_clear.c ---- */
+
+/*
+ * There was no room for that much. true: a stretch of it is being emptied, because free bytes are enough, in
+ * pieces; the put waits. coming: something is on its way back.
+ */
+bool clear_for(struct mind *m, uint64_t bytes, bool coming);
+bool clear_work(struct mind *m); /* a slice; true while there is more */
+void clear_free(struct mind *m);
 
 /* ---- mind_range.c ---- */
 

@@ -535,6 +535,21 @@ static enum err put_quota(struct mind *m, uint16_t tenant, const struct msg_put_
 	return e == ERR_BUSY ? put_room(m, m->tenant[tenant], over, p, wait) : e;
 }
 
+/* B1: a new key finds no room in the index; what was used longest ago goes. */
+static enum err put_index(struct mind *m, struct mind_put *p, struct list **wait)
+{
+	enum err e = ERR_NONE;
+	if (m->bytes < m->l.index_bytes_max)
+		return ERR_NONE;
+	if (evict_index(m, &e, &p->call.retry_ms)) {
+		*wait = &m->space;
+		return ERR_NONE;
+	}
+	return why_set(&p->call.why, e,
+		       "the index is full (master.index_bytes_max), of what is %s",
+		       e == ERR_POOL_PINNED ? "hard-pinned" : "leased or being written");
+}
+
 static enum err put_place(struct mind *m, uint16_t tenant, struct client *client,
 			  const struct msg_put_item *it, struct mind_put *p, struct list **wait)
 {
@@ -590,6 +605,10 @@ static enum err put_client(struct mind *m, uint16_t tenant, struct client *clien
 	if (e != ERR_NONE || *wait)
 		return e;
 	e = may_put(m, tenant, o, it, c);
+	if (e == ERR_NONE && !o)
+		e = put_index(m, w->put, wait);
+	if (*wait)
+		return e;
 	return e != ERR_NONE ? e : put_place(m, tenant, client, it, w->put, wait);
 }
 

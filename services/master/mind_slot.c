@@ -137,6 +137,11 @@ static void say(struct mind *m, struct holder *h, const struct copy *c)
 	m->out.command(m->out.ctx, &cmd);
 }
 
+bool holder_late(const struct mind *m, const struct holder *h)
+{
+	return h->suspect || (h->n_sent && m->now - h->heard_ns > LATE_MS * 1000000ull);
+}
+
 static void send_page(struct mind *m, struct holder *h, struct slot_page *p)
 {
 	for (uint32_t w = 0; w < ARRAY_LEN(p->owed); w++)
@@ -144,6 +149,7 @@ static void send_page(struct mind *m, struct holder *h, struct slot_page *p)
 		     left &= left - 1) {
 			uint32_t i = w * 64 + (uint32_t)__builtin_ctzll(left);
 			bit_set(p->sent, i);
+			h->heard_ns = h->n_sent ? h->heard_ns : m->now;
 			h->n_sent++;
 			h->n_unsent--;
 			p->n_unsent--;

@@ -351,6 +351,7 @@ void mind_retired(struct mind *m, uint32_t holder, const struct mind_under *u, u
 	if (!c || c->version != version)
 		return;
 	mind_enter(m);
+	m->holders[holder]->heard_ns = m->now;
 	slot_answered(m, c);
 	copy_retired(m, c);
 	mind_leave(m);
@@ -364,6 +365,7 @@ void mind_freed(struct mind *m, uint32_t holder, const struct mind_under *u, uin
 		return;
 	mind_enter(m);
 	struct obj *o = c->obj;
+	m->holders[holder]->heard_ns = m->now;
 	copy_drop(m, c, true);
 	slots_send(m, m->holders[holder]);
 	obj_step(m, o);

@@ -350,6 +350,85 @@ Test(policy, one_key_in_two_tenants_is_two_objects)
 	NO_LEAKS();
 }
 
+/* L4: who waits for a holder that hangs, because its quota is used up, holds up none of those behind. */
+Test(policy, a_tenant_that_waits_for_its_own_blocks_nobody)
+{
+	struct rig *r = rig_bare(&two);
+	struct rig_put red[3], t;
+	r->h[0].bytes = 4 << 20;
+	r->h[1].bytes = 1 << 20;
+	rig_register(r, 0);
+	rig_register(r, 1);
+	rig_run(r);
+	r->tenant = "red";
+	cr_assert_eq(rig_put(r, "mine", 0, false), ERR_NONE);
+	rig_start(r, &t, "mine too", 390000, 0, false);
+	cr_assert_eq(rig_commit(r, &t), ERR_NONE);
+	rig_publish(r, &t);
+	rig_run(r);
+	r->h[0].up = false;
+	for (int i = 0; i < 3; i++)
+		rig_start(r, &red[i], i == 0 ? "r0" : i == 1 ? "r1" : "r2", 300000, 1, false);
+	rig_run(r);
+	cr_assert_eq(red[0].done + red[1].done + red[2].done, 0, "h0 does not answer");
+	r->tenant = "blue";
+	rig_start(r, &t, "b0", 250000, 1, false);
+	cr_assert_eq(rig_commit(r, &t), ERR_NONE);
+	rig_publish(r, &t);
+	rig_run(r);
+	rig_start(r, &t, "b1", 250000, 1, false);
+	cr_assert_eq(t.done, 0, "at its quota: it evicts its own");
+	rig_run(r);
+	cr_assert_eq(t.done, 1, "and waits for nobody else's");
+	cr_assert_eq(t.p.call.err, ERR_NONE);
+	r->tenant = NULL;
+	cr_assert_eq(rig_counts(r).waiting, 3);
+	r->h[0].up = true;
+	mind_resend(r->m, rig_holder(r, 0));
+	rig_run(r);
+	cr_assert_eq(red[0].done, 1);
+	cr_assert_eq(red[0].p.call.err, ERR_NONE);
+	for (int i = 1; i < 3; i++) /* one after the other; the first is being written */
+		if (!red[i].done)
+			mind_drop(r->m, &red[i].p.call);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* L4: what a holder that hangs was to free is made room for at others, after a second. */
+Test(policy, a_holder_that_hangs_holds_up_no_room_of_others)
+{
+	const struct mind_limits full = { .high_watermark = 1 };
+	struct rig *r = rig_bare(&full);
+	static const char *const key[] = { "a", "b", "c", "d" };
+	struct rig_put p;
+	rig_register(r, 0);
+	rig_register(r, 1);
+	rig_run(r);
+	for (int i = 0; i < 4; i++) {
+		rig_start(r, &p, key[i], 500000, i / 2, false);
+		cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+		rig_publish(r, &p);
+		rig_run(r);
+		rig_pass(r, 100);
+	}
+	r->h[0].up = false;
+	rig_start(r, &p, "new", 400000, -1, false);
+	rig_run(r);
+	cr_assert_eq(p.done, 0, "the oldest is at h0, which does not answer");
+	rig_pass(r, 1100);
+	rig_run(r);
+	cr_assert(p.done && p.p.call.err == ERR_NONE, "%d", p.done);
+	cr_assert_eq(p.h, 1);
+	cr_assert_eq(rig_use(r, "c", 0), ERR_NOT_FOUND);
+	cr_assert_eq(rig_use(r, "d", 0), ERR_NONE);
+	r->h[0].up = true;
+	mind_resend(r->m, rig_holder(r, 0));
+	rig_run(r);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* C3: what is charged is a recount's, after a restart and after everything is gone. */
 Test(policy, charges_are_a_recounts)
 {

@@ -517,13 +517,28 @@ Test(space, limits_answer_busy, .timeout = 10)
 	rig_pass(r, 600001); /* nothing of the oldest can be under way */
 	cr_assert_eq(rig_put(r, "c", 0, false), ERR_NONE);
 	char k[16];
-	enum err e = ERR_NONE;
-	for (int i = 0; i < 2000 && e == ERR_NONE; i++) {
+	for (int i = 0; i < 900; i++) { /* case 11: three times of what fits */
 		snprintf(k, sizeof(k), "key-%d", i);
-		e = rig_put(r, k, 0, false);
+		cr_assert_eq(rig_put(r, k, 0, false), ERR_NONE, "%s", k);
 		cr_assert_leq(rig_counts(r).index_bytes, 110000);
 	}
-	cr_assert_eq(e, ERR_BUSY);
+	cr_assert(rig_counts(r).evictions > 300 && rig_counts(r).objects > 100, "%u, %u",
+		  (unsigned)rig_counts(r).evictions, (unsigned)rig_counts(r).objects);
+	for (int i = 0; i < 900; i++) {
+		snprintf(k, sizeof(k), "key-%d", i);
+		(void)use(r, k, 5000, NULL);
+	}
+	enum err e = ERR_NONE;
+	for (int i = 0; i < 500 && e == ERR_NONE; i++) {
+		struct rig_put p;
+		snprintf(k, sizeof(k), "more-%d", i);
+		rig_start(r, &p, k, 100, 0, false); /* open: it does not go */
+		rig_run(r);
+		e = p.p.call.err;
+		cr_assert_eq(p.done, 1);
+		cr_assert(e == ERR_NONE || p.p.call.retry_ms > 4000);
+	}
+	cr_assert_eq(e, ERR_BUSY, "all of it is leased");
 	rig_free(r);
 	NO_LEAKS();
 }
