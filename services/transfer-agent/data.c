@@ -49,8 +49,18 @@ static enum err open_put(struct xfa *x, struct xfa_data_conn *c)
 
 static void maybe_closed(struct xfa_data *d);
 
+/* No longer counted among the unknown. */
+static void unknown_del(struct xfa_data *d, struct xfa_data_conn *c)
+{
+	if (!list_linked(&c->unknown))
+		return;
+	list_del(&c->unknown);
+	d->n_unknown--;
+}
+
 static void conn_free(struct xfa_data *d, struct xfa_data_conn *c)
 {
+	unknown_del(d, c);
 	d->conns[c->idx] = NULL;
 	d->n_conns--;
 	atomic_fetch_sub(&d->counts.open, 1);
@@ -96,6 +106,24 @@ static uint32_t free_number(const struct xfa_data *d)
 	return i;
 }
 
+/* One more that has not proven itself: the first of them leaves, if they are too many (D3). */
+static void unknown_add(struct xfa_data *d, struct xfa_data_conn *c)
+{
+	list_push_back(&d->unknown, &c->unknown);
+	d->n_unknown++;
+	while (d->n_unknown > MAX_OF(d->conns_max / 4, 1u)) {
+		struct xfa_data_conn *old =
+			list_entry(d->unknown.next, struct xfa_data_conn, unknown);
+		unknown_del(d, old);
+		if (atomic_load(&old->proven))
+			continue;
+		atomic_fetch_add(&d->counts.lanes_busy, 1);
+		atomic_store(&old->leave, true);
+		atomic_store(&old->t->leave, true);
+		xfa_data_wake(old->t);
+	}
+}
+
 static void on_conn(struct sp_listener *l, int fd)
 {
 	struct xfa_data *d = l->owner;
@@ -118,6 +146,7 @@ static void on_conn(struct sp_listener *l, int fd)
 	c->srv.o.mac_data = mac; /* the thread sets up the rest */
 	d->conns[idx] = c;
 	d->n_conns++;
+	unknown_add(d, c);
 	atomic_fetch_add(&d->counts.open, 1);
 	loop_expect(d->x->svc.loop);
 	xfa_data_mail(c);
@@ -311,6 +340,7 @@ enum err xfa_data_open(struct xfa *x, struct xfa_data **out, struct why *why)
 		return ERR_NO_MEMORY;
 	d->x = x;
 	d->conns_max = x->data_conns_max;
+	list_init(&d->unknown);
 	pthread_mutex_init(&d->pins.lock, NULL);
 	d->pins.slots = calloc(d->conns_max, sizeof(*d->pins.slots));
 	d->conns = calloc(d->conns_max, sizeof(struct xfa_data_conn *));

@@ -14,7 +14,8 @@
  * D2: a slot is pinned while its bytes are sent, and FREE is BUSY meanwhile (spec/store.md, Reads): the
  *     generation is compared under the lock that FREE takes.
  * D3: bounded: data_conns_max connections, one request each; one that stands still is closed
- *     (data_stall_ms in a request, data_idle_ms between two).
+ *     (data_stall_ms in a request, data_idle_ms between two). A quarter of them may be unknown; one more
+ *     drops the unknown one that came first, so that strangers keep nobody out.
  *
  * In a simulation there are no sockets, and none of this.
  */
@@ -55,12 +56,14 @@ struct xfa_data_thread {
 	pthread_mutex_t lock; /* mail, stop */
 	struct list mail;
 	bool stop;
-	_Atomic bool look; /* something was fenced */
+	_Atomic bool look;  /* something was fenced */
+	_Atomic bool leave; /* some have to leave: xfa_data_conn.leave */
 	struct post ended;
 };
 
 struct xfa_data_conn {
 	struct list node, mail;
+	struct list unknown; /* xfa_data.unknown: the loop's */
 	struct xfa_data_thread *t;
 	int fd;
 	uint32_t idx; /* of its pin and its hazard record */
@@ -71,7 +74,9 @@ struct xfa_data_conn {
 	struct lane_srv srv;
 	uint32_t events;
 	uint64_t begun_ns, moved_ns;
-	bool proven, closing;
+	_Atomic bool proven; /* set by the thread */
+	_Atomic bool leave;  /* set by the loop */
+	bool closing;
 	/* asked of the loop */
 	bool asking;
 	struct post post;
@@ -93,7 +98,8 @@ struct xfa_data {
 	struct xfa_data_thread *threads;
 	uint32_t n_threads, n_running, next;
 	struct xfa_data_conn **conns; /* by number */
-	uint32_t n_conns, conns_max;
+	uint32_t n_conns, conns_max, n_unknown;
+	struct list unknown; /* xfa_data_conn.unknown, oldest first: not known to be proven */
 	struct pool_lane *lanes; /* by number */
 	struct {
 		pthread_mutex_t lock;

@@ -152,7 +152,9 @@ static void lane_closed(struct xfa_data_conn *c)
 		return;
 	atomic_fetch_add(e == ERR_UNAUTHENTICATED ? &d->counts.lanes_key : &d->counts.lanes_bad,
 			 1);
-	if (auth_limit_failed(c->t->limit, c->source, now_ns(), &repeated))
+	/* a wrong key is a try; what is no handshake at all is not its address's fault */
+	if (e != ERR_UNAUTHENTICATED ||
+	    auth_limit_failed(c->t->limit, c->source, now_ns(), &repeated))
 		LOG_WARN(&d->x->svc.log, "data",
 			 "from=%s err=%s times=%llu msg=\"lane closed: %s\"", c->from,
 			 err_name(e), (unsigned long long)repeated, c->srv.pipe.why.text);
@@ -341,6 +343,17 @@ static void drop_still(struct xfa_data_thread *t, bool all)
 	}
 }
 
+static void drop_leaving(struct xfa_data_thread *t)
+{
+	if (!atomic_exchange(&t->leave, false))
+		return;
+	list_for_each_safe (n, &t->conns) {
+		struct xfa_data_conn *c = list_entry(n, struct xfa_data_conn, node);
+		if (!c->closing && !c->proven && atomic_load(&c->leave))
+			drop(c);
+	}
+}
+
 static void on_events(struct xfa_data_thread *t, const struct epoll_event *ev, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -368,6 +381,7 @@ static void *run(void *arg)
 		on_events(t, ev, n);
 		take_mail(t, &stop);
 		look_all(t);
+		drop_leaving(t);
 		if (stop || now_ns() - tick >= TICK_MS * NS_PER_MS) {
 			tick = now_ns();
 			drop_still(t, stop);

@@ -3,7 +3,7 @@
  * storm [-r ROUNDS] [-b BASE_MS] [-s STORM_MS] [-g GRACE_US] [NAME...]
  *
  * Each port of each service in turn (rpc over tcp, a unix socket and TLS, HTTP; the master's beats; the
- * supervisor's socket) is put under 700 idle connections, 200 that send a byte a second
+ * agent's data lanes; the supervisor's socket) is put under 700 idle connections, 200 that send a byte a second
  * and 100 garbage connections a second (less where the descriptor limit says so; the counts are
  * printed), while one honest client calls it, one call after the other. Rounds of calm and storm
  * alternate, so that the machine's other work hits both.
@@ -23,12 +23,14 @@
 #include "proto/messages.h"
 #include "storm_gen.h"
 #include "svc/beat_priv.h"
+#include "xfer/lane_cli.h"
 #include "../support/tcp_client.h"
 #include "../support/tls_fix.h"
 
 #include <fcntl.h>
 #include <getopt.h>
 #include <jansson.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -80,6 +82,7 @@ struct port {
 	int fd;
 	struct caller caller;
 	struct beat_out beat;
+	struct lane_cli lane;
 };
 
 static bool addr_parse_to(const char *addr, struct sockaddr_storage *to, socklen_t *n,
@@ -238,6 +241,80 @@ static bool beat_open(struct port *p)
 	       beat_exchange(p);
 }
 
+/* a data lane: a handshake, then GETs with a ticket that is none; each is refused and the lane goes on */
+static bool lane_turn(struct port *p)
+{
+	struct iovec v[XF_IOV];
+	size_t n = lane_cli_out(&p->lane, v);
+	bool out = n > 0;
+	struct msghdr m = { .msg_iov = v };
+	m.msg_iovlen = out ? n : lane_cli_want(&p->lane, v);
+	ssize_t r = out ? sendmsg(p->fd, &m, MSG_NOSIGNAL) : recvmsg(p->fd, &m, 0);
+	if (r <= 0)
+		return false;
+	if (out)
+		lane_cli_sent(&p->lane, (size_t)r);
+	else
+		lane_cli_got(&p->lane, (size_t)r);
+	return p->lane.pipe.err == ERR_NONE;
+}
+
+static bool lane_until_ready(struct port *p)
+{
+	struct iovec v[XF_IOV];
+	while (p->lane.state != CLI_READY || lane_cli_out(&p->lane, v) > 0)
+		if (!lane_turn(p))
+			return false;
+	return true;
+}
+
+static void lane_close(struct port *p)
+{
+	lane_cli_fini(&p->lane);
+	if (p->fd >= 0)
+		close(p->fd);
+}
+
+static bool lane_open(struct port *p)
+{
+	static const uint8_t instance[16] = "storm's instance";
+	struct lane_cli_opts o = {
+		.keys = g.box.keys, .tenant = "default", .holder = "", .instance = instance
+	};
+	struct why why = { 0 };
+	int on = 1;
+	p->fd = stream_connect(p);
+	memset(&p->lane, 0, sizeof(p->lane));
+	if (p->fd < 0)
+		return false;
+	(void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	if (lane_cli_init(&p->lane, &o, &why) == ERR_NONE && lane_until_ready(p))
+		return true;
+	lane_close(p);
+	return false;
+}
+
+static size_t lane_land(void *ctx, uint64_t offset, size_t n, struct iovec *spans)
+{
+	return 0;
+}
+
+static enum err lane_landed(void *ctx, uint64_t offset, size_t n, uint64_t sum)
+{
+	return ERR_BAD_MESSAGE;
+}
+
+static bool lane_call(struct port *p)
+{
+	static const struct lane_cli_ops ops = { lane_land, lane_landed };
+	static const uint8_t ticket[64] = "no ticket";
+	const struct xf_range all = { 0, 64 };
+	return lane_cli_get(&p->lane, BYTES(ticket, sizeof(ticket)), &all, 1, false, &ops,
+			    NULL) == ERR_NONE &&
+	       lane_until_ready(p) && p->lane.status == ERR_BAD_TICKET;
+}
+
+static const char lane_words[] = "pmld\x01\x01\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0";
 static const char sp_words[] = "\0SP\0\0\x30\0\0\0\0\0\0\0\0\x01\0\x80";
 static const char ipc_words[] = "\0SP\0\0\x30\0\0\x01\0\0\0\0\0\0\x01\0\x80";
 static const char tls_words[] = "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03";
@@ -255,6 +332,8 @@ static const struct manner http = { http_open, http_call, fd_close, http_words,
 				    sizeof(http_words) - 1 };
 static const struct manner sup = { sup_open, sup_call, sup_close, sup_words,
 				   sizeof(sup_words) - 1 };
+static const struct manner lane = { lane_open, lane_call, lane_close, lane_words,
+				    sizeof(lane_words) - 1 };
 static const struct manner beat = { beat_open, beat_exchange, fd_close, "B", 1 };
 
 /* ---- addresses ---- */
@@ -458,18 +537,36 @@ static void rpc_addr(const char *name, const char *scheme, char *out, size_t siz
 	json_decref(o);
 }
 
+static unsigned free_port(void)
+{
+	struct sockaddr_in sa = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(sa);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (bind(fd, (struct sockaddr *)&sa, n) != 0 ||
+	    getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
+		abort();
+	close(fd);
+	return ntohs(sa.sin_port);
+}
+
 static void storm_daemon(const struct daemon_row *row, unsigned *passed, unsigned *failed)
 {
 	static struct port p;
 	struct proc proc;
-	char addr[200], text[8192], cert[128], key[128];
+	char addr[200], text[8192], cert[128], key[128], data[64] = "";
+	bool agent = strcmp(row->name, "agent") == 0;
 	if (!chosen(row->name))
 		return;
 	snprintf(cert, sizeof(cert), "--tls-cert=%s", g.certs.server);
 	snprintf(key, sizeof(key), "--tls-key=%s", g.certs.server_key);
+	if (agent)
+		snprintf(data, sizeof(data), "agent.data_listen=tcp://127.0.0.1:%u",
+			 free_port());
 	proc_run(&g.box, row,
 		 (const char *const[]){ "--listen=tcp://127.0.0.1:0,tls+tcp://127.0.0.1:0",
-					cert, key, "--log-level=error", NULL },
+					cert, key, "--log-level=error", agent ? "--set" : NULL,
+					data, NULL },
 		 &proc);
 	rpc_addr(row->name, "tcp:", addr, sizeof(addr));
 	tally(port_new(&p, row->name, "rpc_tcp", addr, row->def->role, &rpc_tcp), passed,
@@ -486,6 +583,15 @@ static void storm_daemon(const struct daemon_row *row, unsigned *passed, unsigne
 		snprintf(addr, sizeof(addr), "unix-dgram://%s/run/beat.sock", g.box.dir);
 		tally(port_new(&p, row->name, "beat", addr, ROLE_SERVICE, &beat), passed,
 		      failed);
+	}
+	if (agent) {
+		port_new(&p, row->name, "data", strchr(data, '=') + 1, row->def->role, &lane);
+		/* its lanes open with its pool */
+		for (int i = 0; i < 500 && (p.fd = stream_connect(&p)) < 0; i++)
+			usleep(10000);
+		if (p.fd >= 0)
+			close(p.fd);
+		tally(&p, passed, failed);
 	}
 	int code = proc_stop(&proc);
 	if (code != 0) {
