@@ -39,6 +39,8 @@ struct run {
 	struct svc *svc;
 	struct meta_fs *fs; /* on the machine's disk */
 	struct log_capture quiet;
+	unsigned n_errors; /* lines of level error or warn */
+	char error[200];   /* the last of them */
 	char addr[64];
 	bool ended;
 };
@@ -61,6 +63,15 @@ static void world_fini(struct world *w)
 
 static void no_line(struct log_capture *c, const char *line, size_t n)
 {
+}
+
+static void on_line(struct log_capture *c, const char *line, size_t n)
+{
+	struct run *r = container_of(c, struct run, quiet);
+	if (!memmem(line, n, "level=error", 11) && !memmem(line, n, "level=warn", 10))
+		return;
+	r->n_errors++;
+	snprintf(r->error, sizeof(r->error), "%.*s", (int)n, line);
 }
 
 static void run_over(void *arg)
@@ -95,7 +106,7 @@ static void run_start(struct world *w, struct run *r, const char *node,
 	const char *listen = r->addr;
 	static char *const args[] = { "x", NULL };
 	char dir[32];
-	*r = (struct run){ .w = w, .quiet = { no_line } };
+	*r = (struct run){ .w = w, .quiet = { on_line } };
 	snprintf(r->addr, sizeof(r->addr), "sim://%s/%s", node, def->name);
 	r->proc = sim_proc_start(sim_node(w->sim, node),
 				 &(struct sim_proc_opts){
@@ -151,6 +162,30 @@ Test(services, five_on_one_clock)
 	sim_run_ms(w.sim, 2000);
 	for (size_t i = 0; i < 5; i++) {
 		cr_expect(is_ready(&r[i]), "%s", all[i]->name);
+		cr_expect_eq(state_of(&r[0], &r[i]), BEAT_READY, "%s", all[i]->name);
+	}
+	for (size_t i = 0; i < 5; i++)
+		svc_stop(r[i].svc, 1000);
+	sim_run_ms(w.sim, 2000);
+	for (size_t i = 0; i < 5; i++)
+		cr_expect(r[i].ended, "%s", all[i]->name);
+	world_fini(&w);
+	NO_LEAKS();
+}
+
+/* Case 80: five services with nothing to do, for an hour and from the start on, have nothing to complain of. */
+Test(services, case_080_an_idle_hour_has_no_error_line)
+{
+	struct world w;
+	struct run r[5];
+	world_init(&w, 80, 1);
+	for (size_t i = 0; i < 5; i++)
+		run_start(&w, &r[i], i ? "n1" : "m0", all[i]);
+	sim_run_ms(w.sim, 3600000);
+	for (size_t i = 0; i < 5; i++) {
+		cr_expect(is_ready(&r[i]), "%s", all[i]->name);
+		cr_expect_eq(r[i].n_errors, 0, "%s: %u lines, %s", all[i]->name, r[i].n_errors,
+			     r[i].error);
 		cr_expect_eq(state_of(&r[0], &r[i]), BEAT_READY, "%s", all[i]->name);
 	}
 	for (size_t i = 0; i < 5; i++)

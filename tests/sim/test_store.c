@@ -277,6 +277,55 @@ Test(store, a_full_pool_evicts)
 	NO_LEAKS();
 }
 
+struct complaints {
+	struct log_capture cap;
+	unsigned n;
+	char last[200];
+};
+
+static void on_line(struct log_capture *cap, const char *line, size_t n)
+{
+	struct complaints *k = container_of(cap, struct complaints, cap);
+	if (!memmem(line, n, "level=error", 11) && !memmem(line, n, "level=warn", 10))
+		return;
+	k->n++;
+	snprintf(k->last, sizeof(k->last), "%.*s", (int)n, line);
+}
+
+/* Case 80: a pool that is full, leases that end, pins that end, a group, and nobody comes for an hour. */
+Test(store, case_080_an_idle_hour_has_no_error_line)
+{
+	static const char *const names[] = { "master", "a0", "a1" };
+	struct complaints k[ARRAY_LEN(names)] = { 0 };
+	struct ss s;
+	char key[16];
+	static char big[60000];
+	open_store(&s, 80, 1 << 20);
+	memset(big, 'i', sizeof(big) - 1);
+	for (int i = 0; i < 40; i++) {
+		snprintf(key, sizeof(key), "k%d", i);
+		cr_assert_eq(ss_put(&s, "c0", key, BYTES_STR(big), false, 20000, NULL),
+			     ERR_NONE, "%s", key);
+	}
+	cr_assert(holds(&s, "c1", "k39", big));
+	cl_run_ms(s.c, 3000);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		k[i].cap.fn = on_line;
+		log_set_capture(&cl_svc_of(s.c, names[i])->log, &k[i].cap);
+	}
+	uint64_t objects = ss_counts(&s).objects, used = ss_counts(&s).bytes_used;
+	cl_run_ms(s.c, 3600000);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		cr_expect_eq(k[i].n, 0, "%s: %u lines, %s", names[i], k[i].n, k[i].last);
+	cr_expect_eq(ss_counts(&s).objects, objects, "nothing went");
+	cr_expect_eq(ss_counts(&s).bytes_used, used);
+	cr_assert(holds(&s, "c1", "k39", big));
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		log_set_capture(&cl_svc_of(s.c, names[i])->log, NULL);
+	ss_close(&s);
+	NO_LEAKS();
+}
+
 /* ---- the soak ---- */
 
 static void print(const struct store_sums *s, uint64_t n)
