@@ -141,7 +141,7 @@ static bool peer_rests(const struct stc_peer *p, struct stc_flow *f)
 
 static void peer_failed(struct stc_peer *p, enum err e)
 {
-	uint64_t ms = (uint64_t)STC_LANE_REST_MS << MIN_OF(p->fails, 6u);
+	uint64_t ms = (uint64_t)STC_LANE_REST_MS << MIN_OF(p->fails, 5u);
 	p->fails++;
 	p->last = e;
 	p->not_before_ns = clock_after_ms(loop_now_ns(p->s->o.loop), ms);
