@@ -121,6 +121,7 @@ static bool by_chance(struct mind *m, uint64_t bytes, struct place *out)
 	return false;
 }
 
+/* Who is freer by less than LEVEL is not: one that was young would get more than twice the mean share. */
 static bool by_free(struct mind *m, uint64_t bytes, struct place *out)
 {
 	struct holder *best = NULL;
@@ -128,7 +129,7 @@ static bool by_free(struct mind *m, uint64_t bytes, struct place *out)
 	for (int i = 0; i < SAMPLE; i++) {
 		struct holder *h = one(m);
 		double f = h ? fill_of(h) : 1;
-		if (h && f < fill) {
+		if (h && (!best || f + LEVEL < fill)) {
 			best = h;
 			fill = f;
 		}
