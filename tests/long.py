@@ -101,6 +101,18 @@ def trace(st):
             program(st, f"trace {part}", ["python3", "tests/service/trace_long.py", part])
 
 
+def soak(st):
+    """15 minutes at capacity with faults: memory flat, gauges a recount, 0 wrong bytes, groups 8 or 0."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["soak-long"], jobs="1", mult=100)
+
+
+def sick(st):
+    """One agent stopped, its lane cut, a peer flapping: p99 of unrelated gets, and back within 3 s; five rounds."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["sick-long"], jobs="1", mult=100)
+
+
 def storm(st):
     """Connection storms against every port, five interleaved rounds each."""
     if setup(st, "build"):
@@ -154,7 +166,7 @@ def clean_root(st):
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop,
-                                  store_kill, million, trace, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
+                                  store_kill, million, trace, soak, sick, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
 def main(names):
