@@ -83,7 +83,9 @@ struct rpc_server_opts {
 	const char *name;	     /* "master", "agent": HELLO names it; borrowed for life */
 	const char *holder;	     /* role holder: our id; copied */
 	uint64_t (*term)(void *ctx); /* put into every reply; may be NULL */
-	void *ctx;
+	/* A request that was run has its answer, so long after it was read; may be NULL */
+	void (*took)(void *ctx, uint64_t ns);
+	void *ctx;	       /* of both */
 	struct tls_files tls;  /* borrowed for life */
 	const char *engine;    /* NULL: by address (sim: sim, else sp) */
 	uint32_t v_min, v_max; /* wire versions; 0: all that this release speaks */

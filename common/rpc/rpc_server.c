@@ -145,6 +145,8 @@ static void slot_end(struct slot *x)
 		s->c.inflight--;
 	}
 	bool trim = x->parked;
+	if (s->o.took)
+		s->o.took(s->o.ctx, loop_now_ns(s->loop) - x->begin_ns);
 	slot_give(s, x);
 	if (trim)
 		slots_trim(s);
@@ -231,7 +233,7 @@ struct incoming {
 	enum eng_life life;
 };
 
-static void run(const struct incoming *in, const struct rpc_method *m, uint64_t deadline_ns)
+static void run(const struct incoming *in, const struct rpc_method *m, uint64_t now_ns)
 {
 	struct rpc_server *s = in->side->server;
 	struct session *ses = in->session;
@@ -252,7 +254,8 @@ static void run(const struct incoming *in, const struct rpc_method *m, uint64_t 
 	x->r.method = in->q->method;
 	x->r.shard = in->q->shard;
 	x->r.id = in->q->id;
-	x->r.deadline_ns = deadline_ns;
+	x->r.deadline_ns = clock_after_ms(now_ns, in->q->deadline_ms);
+	x->begin_ns = now_ns;
 	x->r.user = NULL;
 	x->r.gone = NULL;
 	x->side = in->side;
@@ -337,7 +340,7 @@ static void authentic(const struct incoming *in)
 		refuse_admit(in, m, e, retry_ms, text);
 		return;
 	}
-	run(in, m, clock_after_ms(loop_now_ns(s->loop), in->q->deadline_ms));
+	run(in, m, loop_now_ns(s->loop));
 }
 
 /* Not from a session of ours, or tampered with: refused in the open, one line a site (log.h). */

@@ -44,9 +44,10 @@ struct slot {
 	struct side *side;
 	struct eng_token token;
 	struct session *session;
-	struct list node; /* on the connection's requests, or on the free list */
-	uint64_t serial;  /* moves on when the request ends */
-	uint8_t *heap;	  /* a body larger than room */
+	struct list node;  /* on the connection's requests, or on the free list */
+	uint64_t serial;   /* moves on when the request ends */
+	uint64_t begin_ns; /* when it was read */
+	uint8_t *heap;	   /* a body larger than room */
 	bool parked;
 	uint8_t room[SLOT_INLINE];
 };

@@ -196,6 +196,7 @@ static enum err open_rpc(struct svc *s, struct why *why)
 		.name = s->def->name,
 		.holder = s->def->role == ROLE_HOLDER ? s->id : NULL,
 		.term = on_term,
+		.took = svc_metrics_took,
 		.ctx = s,
 		.tls = { null_if_empty(c->tls_ca), null_if_empty(c->tls_cert),
 			 null_if_empty(c->tls_key) },

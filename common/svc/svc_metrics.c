@@ -124,6 +124,12 @@ void svc_metrics_late(struct svc *s, uint64_t late_ns)
 	metric_observe(s->shared_metrics, SVC_M_LATE, 0, late_ns / 1000);
 }
 
+void svc_metrics_took(void *arg, uint64_t ns)
+{
+	struct svc *s = arg;
+	metric_observe(s->shared_metrics, SVC_M_TOOK, 0, ns / 1000);
+}
+
 void svc_metrics_print(struct svc *s, struct buf *out)
 {
 	struct metrics *m = s->shared_metrics;

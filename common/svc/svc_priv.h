@@ -37,4 +37,6 @@ extern const size_t svc_n_calls;
 /* ---- svc_metrics.c ---- */
 
 void svc_metrics_late(struct svc *s, uint64_t late_ns);
+/* arg: a struct svc; as rpc_server_opts.took. */
+void svc_metrics_took(void *arg, uint64_t ns);
 uint64_t svc_rss_bytes(void);
