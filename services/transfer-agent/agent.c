@@ -40,20 +40,39 @@ static enum err check_data_addrs(struct conf *c, struct why *w, const char *name
 	return ERR_NONE;
 }
 
-/* An address that is told to clients has to be one that they can dial. */
-static enum err check_data_told(struct conf *c, struct why *w, const struct xfa *x)
+/* An address of every interface: it can be listened on and not be dialed. */
+static bool is_any_host(const char *text)
 {
-	for (size_t i = 0; i < x->data_listen.n && x->data_advertise.n == 0; i++) {
-		struct addr a;
-		if (addr_parse(x->data_listen.v[i], &a, NULL) == ERR_NONE &&
-		    (strcmp(a.host, "*") == 0 || strcmp(a.host, "0.0.0.0") == 0 ||
-		     strcmp(a.host, "::") == 0))
-			return conf_fail(c, w, ".data_listen",
+	struct addr a;
+	return addr_parse(text, &a, NULL) == ERR_NONE &&
+	       (strcmp(a.host, "*") == 0 || strcmp(a.host, "0.0.0.0") == 0 ||
+		strcmp(a.host, "::") == 0);
+}
+
+/* What is told to others has to be what they can dial; `told` is the setting that says it instead. */
+static enum err check_told(struct conf *c, struct why *w, const char *name,
+			   const struct conf_list *listen, const char *told)
+{
+	for (size_t i = 0; i < listen->n; i++)
+		if (is_any_host(listen->v[i]))
+			return conf_fail(c, w, name,
 					 "%.200s: nobody can dial that; say under which "
-					 "address in agent.data_advertise",
-					 x->data_listen.v[i]);
-	}
+					 "address in agent.%s",
+					 listen->v[i], told);
 	return ERR_NONE;
+}
+
+/* Requests, and data lanes, which without an address of their own are beside them. */
+static enum err check_all_told(struct conf *c, struct why *w, const struct xfa *x)
+{
+	const struct conf_list *rpc = &x->svc.conf.listen, *data = &x->data_listen;
+	enum err e = ERR_NONE;
+	if (x->svc.conf.advertise.n == 0)
+		e = check_told(c, w, ".listen", rpc, "advertise");
+	if (e == ERR_NONE && x->data_advertise.n == 0)
+		e = data->n ? check_told(c, w, ".data_listen", data, "data_advertise")
+			    : check_told(c, w, ".listen", rpc, "data_advertise");
+	return e;
 }
 
 static enum err check(struct conf *c, const void *at, struct why *w)
@@ -75,7 +94,7 @@ static enum err check(struct conf *c, const void *at, struct why *w)
 	if (e == ERR_NONE)
 		e = check_data_addrs(c, w, ".data_advertise", &x->data_advertise);
 	if (e == ERR_NONE)
-		e = check_data_told(c, w, x);
+		e = check_all_told(c, w, x);
 	if (e)
 		return e;
 	if (x->pool_size && x->pool_size < 1u << 20)
