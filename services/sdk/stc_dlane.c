@@ -98,13 +98,18 @@ static void peer_trim(struct stc_peer *p)
 		peer_free(p);
 }
 
-static const struct bytes *data_addr(const struct msg_place *at)
+/* The k-th address of data lanes there, as tcp://HOST:PORT; false: there are not so many. */
+static bool data_addr(const struct msg_place *at, size_t k, char out[257])
 {
 	size_t n = strlen(ADDR_DATA);
-	for (size_t i = 0; i < at->addrs.n; i++)
-		if (at->addrs.p[i].n > n && memcmp(at->addrs.p[i].p, ADDR_DATA, n) == 0)
-			return &at->addrs.p[i];
-	return NULL;
+	for (size_t i = 0; i < at->addrs.n; i++) {
+		const struct bytes *a = &at->addrs.p[i];
+		if (a->n <= n || memcmp(a->p, ADDR_DATA, n) != 0 || k-- > 0)
+			continue;
+		(void)snprintf(out, 257, "%.*s", (int)(a->n - n), (const char *)a->p + n);
+		return true;
+	}
+	return false;
 }
 
 static struct stc_peer *peer_of(struct stc *s, const char *holder, const char *addr)
@@ -125,6 +130,24 @@ static struct stc_peer *peer_of(struct stc *s, const char *holder, const char *a
 	list_push_back(&s->peers, &p->node);
 	s->n_peers++;
 	return p;
+}
+
+/*
+ * Of the addresses a holder tells the one that failed least, the first of these: one that nobody here can dial
+ * costs a try or two. NULL: no memory.
+ */
+static struct stc_peer *peer_pick(struct stc *s, const struct msg_place *at, const char *holder)
+{
+	struct stc_peer *best = NULL;
+	char addr[257];
+	for (size_t k = 0; data_addr(at, k, addr); k++) {
+		struct stc_peer *p = peer_of(s, holder, addr);
+		if (!p)
+			return NULL;
+		if (!best || p->fails < best->fails)
+			best = p;
+	}
+	return best;
 }
 
 /* It is left alone for now. */
@@ -171,9 +194,8 @@ enum err dlane_take(struct stc_flow *f, const struct msg_place *at)
 {
 	struct stc *s = f->w->s;
 	char holder[65], addr[257];
-	const struct bytes *a = data_addr(at);
 	place_name(at, holder);
-	if (!a || !loop_uv(s->o.loop)) {
+	if (!data_addr(at, 0, addr) || !loop_uv(s->o.loop)) {
 		flow_note(
 			f, ERR_UNSUPPORTED, 0, holder, "connect",
 			"holder %s is on host %.*s and shares no memory with this process on host "
@@ -181,9 +203,7 @@ enum err dlane_take(struct stc_flow *f, const struct msg_place *at)
 			holder, (int)at->host.n, (const char *)at->host.p, s->host);
 		return ERR_UNSUPPORTED;
 	}
-	(void)snprintf(addr, sizeof(addr), "%.*s", (int)(a->n - strlen(ADDR_DATA)),
-		       (const char *)a->p + strlen(ADDR_DATA));
-	struct stc_peer *p = peer_of(s, holder, addr);
+	struct stc_peer *p = peer_pick(s, at, holder);
 	if (!p) {
 		flow_note(f, ERR_NO_MEMORY, 0, holder, "connect", "no memory for a data lane");
 		return ERR_NO_MEMORY;
