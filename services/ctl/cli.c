@@ -8,6 +8,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -44,6 +45,7 @@ static const struct exit_row {
 	{ ERR_UNAUTHENTICATED, EXIT_REFUSED_ },
 	{ ERR_FORBIDDEN, EXIT_REFUSED_ },
 	{ ERR_VERSION_MISMATCH, EXIT_REFUSED_ },
+	{ ERR_CANCELLED, EXIT_INTERRUPTED_ },
 };
 /* clang-format on */
 
@@ -81,6 +83,23 @@ const char *cli_value(const struct cli *c, const char *flag)
 	return NULL;
 }
 
+enum err cli_number(struct cli *c, const char *flag, uint64_t min, uint64_t max, uint64_t *v)
+{
+	const char *s = cli_value(c, flag);
+	char *end = NULL;
+	if (!s)
+		return ERR_NONE;
+	errno = 0;
+	unsigned long long n = strtoull(s, &end, 10);
+	if (errno || end == s || *end || !isdigit((unsigned char)*s) || n < min || n > max)
+		return why_set(&c->why, ERR_INVALID_PARAMS,
+			       "%s %.40s: a whole number from %" PRIu64 " to %" PRIu64
+			       " is expected",
+			       flag, s, min, max);
+	*v = n;
+	return ERR_NONE;
+}
+
 /* ---- flags ---- */
 
 /* Where the parser stands in argv. */
@@ -99,7 +118,7 @@ static const struct cli_flag *flag_find(const struct cli_flag *rows, const char 
 	return NULL;
 }
 
-static enum err parse_time(struct cli *c, const char *s)
+bool cli_time(const char *s, uint64_t max_ms, uint64_t *ms)
 {
 	static const struct {
 		const char *unit;
@@ -111,9 +130,18 @@ static enum err parse_time(struct cli *c, const char *s)
 	for (size_t i = 0; end && errno == 0 && i < ARRAY_LEN(units); i++) {
 		if (strcmp(end, units[i].unit) != 0)
 			continue;
-		if (v < 1 || v > CLI_DEADLINE_MAX_MS / units[i].ms)
+		if (v < 1 || v > max_ms / units[i].ms)
 			break;
-		c->deadline_ms = v * units[i].ms;
+		*ms = v * units[i].ms;
+		return true;
+	}
+	return false;
+}
+
+static enum err parse_deadline(struct cli *c, const char *s)
+{
+	assert(s);
+	if (cli_time(s, CLI_DEADLINE_MAX_MS, &c->deadline_ms)) {
 		c->deadline_given = true;
 		return ERR_NONE;
 	}
@@ -164,7 +192,7 @@ static enum err take_global(struct cli *c, const struct cli_flag *f, const char 
 	else if (strcmp(f->name, "--tenant") == 0)
 		return parse_tenant(c, value);
 	else if (strcmp(f->name, "--deadline") == 0)
-		return parse_time(c, value);
+		return parse_deadline(c, value);
 	else if (strcmp(f->name, "--set") == 0)
 		return parse_set(c, value);
 	else if (strcmp(f->name, "--json") == 0)

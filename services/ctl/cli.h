@@ -98,6 +98,14 @@ int cli_main(struct cli *c, int argc, char **argv);
 bool cli_has(const struct cli *c, const char *flag);
 /* The value of the last such flag; NULL when it was not given. */
 const char *cli_value(const struct cli *c, const char *flag);
+/* "500ms" "30s" "2m" "1h", a bare number is ms; 1 to max_ms. False: not that. Pure. */
+bool cli_time(const char *s, uint64_t max_ms, uint64_t *ms);
+/*
+ * The value of a flag as a whole number from min to max; *v stays when the flag was not given.
+ * ERR_INVALID_PARAMS, with the line to print in c->why.
+ */
+enum err cli_number(struct cli *c, const char *flag, uint64_t min, uint64_t max, uint64_t *v)
+	MUST_CHECK;
 /* The exit code for an error. */
 int cli_exit_of(enum err e);
 /* Records why and returns the exit code for e. */
@@ -118,7 +126,11 @@ const char *cli_nearest_cmd(const struct cmd *cmds, const char *word);
 bool cli_help_cmd(const struct cmd *cmds, const char *name, FILE *to);
 /* The list of commands. */
 void cli_help_all(const struct cmd *cmds, FILE *to);
-/* A completion script for "bash"; false for another shell. */
+
+/* ---- cli_complete.c ---- */
+
+/* A completion script for one of cli_shells; false for another shell. */
+extern const char cli_shells[]; /* "bash zsh fish" */
 bool cli_completion(const struct cmd *cmds, const char *shell, FILE *to);
 
 /* ---- commands.c ---- */

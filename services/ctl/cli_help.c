@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the command rows say for themselves: help pages, suggestions, completion scripts.
+ * What the command rows say for themselves: help pages, suggestions.
  */
 #include "cli.h"
 #include "base/conf.h"
@@ -110,81 +110,4 @@ void cli_help_all(const struct cmd *cmds, FILE *to)
 	      "failed, 5 busy, time-out or unreachable, 6 refused, 130 interrupted\n\n"
 	      "`pomelo help COMMAND` has the details and examples\n",
 	      to);
-}
-
-/* ---- completion ---- */
-
-static void put_flag_words(FILE *to, const struct cli_flag *f)
-{
-	for (; f && f->name; f++)
-		fprintf(to, " %s", f->name);
-}
-
-/* The second words of the commands that begin with `first`, or its own row's words. */
-static void put_seconds(const struct cmd *cmds, const char *first, FILE *to)
-{
-	size_t n = strlen(first);
-	for (; cmds->name; cmds++) {
-		if (cmds->internal || strncmp(cmds->name, first, n) != 0)
-			continue;
-		if (cmds->name[n] == ' ')
-			fprintf(to, " %s", cmds->name + n + 1);
-		else if (cmds->name[n] == '\0' && cmds->words)
-			fprintf(to, " %s", cmds->words);
-	}
-}
-
-/* Is this the first row that begins with its first word? */
-static bool is_first(const struct cmd *cmds, const struct cmd *k, char *first, size_t size)
-{
-	size_t n = strcspn(k->name, " ");
-	snprintf(first, size, "%.*s", (int)n, k->name);
-	for (; cmds < k; cmds++)
-		if (strncmp(cmds->name, first, n) == 0 &&
-		    (cmds->name[n] == ' ' || !cmds->name[n]))
-			return false;
-	return !k->internal;
-}
-
-static void put_case(const struct cmd *cmds, const struct cmd *k, const char *first, FILE *to)
-{
-	size_t n = strlen(first);
-	fprintf(to, "\t%s) own=\"", first);
-	for (const struct cmd *r = k; r->name; r++)
-		if (strncmp(r->name, first, n) == 0 && (r->name[n] == ' ' || !r->name[n]))
-			put_flag_words(to, r->flags);
-	fputs("\" args=\"", to);
-	put_seconds(cmds, first, to);
-	fputs("\" ;;\n", to);
-}
-
-bool cli_completion(const struct cmd *cmds, const char *shell, FILE *to)
-{
-	char first[64];
-	if (strcmp(shell, "bash") != 0)
-		return false;
-	fputs("# made by `pomelo completion bash`\n_pomelo()\n{\n"
-	      "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-	      "\tlocal word='' own='' args='' i\n\tCOMPREPLY=()\n"
-	      "\tcase $prev in\n\t--data | --run-dir) COMPREPLY=($(compgen -d -- \"$cur\")); return ;;\n"
-	      "\t--secret-file) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
-	      "\t--tenant | --deadline | --set) return ;;\n\tesac\n"
-	      "\tfor ((i = 1; i < COMP_CWORD; i++)); do\n\t\tcase ${COMP_WORDS[i]} in\n"
-	      "\t\t--data | --run-dir | --secret-file | --tenant | --deadline | --set) ((i++)) ;;\n"
-	      "\t\t-*) ;;\n\t\t*) word=${COMP_WORDS[i]}; break ;;\n\t\tesac\n\tdone\n"
-	      "\tcase $word in\n\t'') args=\"",
-	      to);
-	for (const struct cmd *k = cmds; k->name; k++)
-		if (is_first(cmds, k, first, sizeof(first)))
-			fprintf(to, " %s", first);
-	fputs("\" ;;\n", to);
-	for (const struct cmd *k = cmds; k->name; k++)
-		if (is_first(cmds, k, first, sizeof(first)))
-			put_case(cmds, k, first, to);
-	fputs("\tesac\n\tif [[ $cur == -* ]]; then\n\t\tCOMPREPLY=($(compgen -W \"$own", to);
-	put_flag_words(to, cli_globals);
-	fputs("\" -- \"$cur\"))\n\telse\n\t\tCOMPREPLY=($(compgen -W \"$args\" -- \"$cur\"))\n"
-	      "\tfi\n}\ncomplete -o default -F _pomelo pomelo\n",
-	      to);
-	return true;
 }

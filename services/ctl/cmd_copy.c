@@ -101,13 +101,20 @@ static enum err read_put_opts(struct cli *c, struct pml_put_opts *o)
 			       PML_KEY_MAX);
 	o->group = group;
 	o->group_bytes = group ? strlen(group) : 0;
-	uint64_t replicas = 0, size = 0;
+	uint64_t replicas = 0, required = 0, size = 0;
 	if (!group && cli_has(c, "--group-size"))
 		return why_set(&c->why, ERR_INVALID_PARAMS, "--group-size needs --group NAME");
 	enum err e = read_number(c, "--replicas", 16, &replicas);
 	if (e == ERR_NONE)
+		e = read_number(c, "--replicas-required", 16, &required);
+	if (e == ERR_NONE && required > MAX_OF(replicas, 1u))
+		e = why_set(&c->why, ERR_INVALID_PARAMS,
+			    "--replicas-required %u: more than --replicas, %u",
+			    (unsigned)required, (unsigned)MAX_OF(replicas, 1u));
+	if (e == ERR_NONE)
 		e = read_number(c, "--group-size", 1 << 20, &size);
 	o->replica_num = (uint32_t)replicas;
+	o->replicas_required = (uint32_t)required;
 	o->group_size = (uint32_t)size;
 	return e == ERR_NONE ? read_number(c, "--soft-pin", 86400000, &o->soft_pin_ms) : e;
 }
@@ -134,7 +141,8 @@ static int put_once(struct store *s, const struct store_key *key, const struct i
 	return e;
 }
 
-static void put_done(struct store *s, const struct pml_result *r)
+/* What the store says is there, and what it still makes. */
+static void put_done(struct store *s, const struct pml_put_opts *o, const struct pml_result *r)
 {
 	struct buf b = BUF_INIT(4096);
 	struct json j = JSON_OUT(&b);
@@ -145,11 +153,16 @@ static void put_done(struct store *s, const struct pml_result *r)
 		json_kv_str(&j, "version", version);
 		json_kv_u64(&j, "bytes", r->object_bytes);
 		json_kv_u64(&j, "copies", r->copies);
+		json_kv_u64(&j, "copies_wanted", MAX_OF(o->replica_num, 1u));
 		json_end(&j);
 		print_json(s->c, &b);
 	} else {
-		fprintf(s->c->out, "%s, version %s\n",
+		fprintf(s->c->out, "%s, version %s",
 			print_bytes(bytes, sizeof(bytes), r->object_bytes), version);
+		if (o->replica_num > 1)
+			fprintf(s->c->out, ", %u of %u copies%s", r->copies, o->replica_num,
+				r->copies < o->replica_num ? " so far" : "");
+		fputc('\n', s->c->out);
 	}
 	buf_fini(&b);
 }
@@ -178,7 +191,7 @@ int cmd_put(struct cli *c)
 	       ctl_wait(s.interrupt_fd, -1, 50) != ERR_CANCELLED)
 		p = put_once(&s, &key, &in, &o, &r, &err);
 	if (p == PML_ERR_NONE)
-		put_done(&s, &r);
+		put_done(&s, &o, &r);
 	else if (p == PML_ERR_ALREADY_EXISTS)
 		code = cli_fail(c, ERR_ALREADY_EXISTS,
 				"%.200s exists already; --replace puts over it", c->args[0]);

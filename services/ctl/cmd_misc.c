@@ -32,7 +32,8 @@ int cmd_completion(struct cli *c)
 	if (cli_completion(c->cmds, c->args[0], c->out))
 		return EXIT_OK_;
 	return cli_fail(c, ERR_INVALID_PARAMS,
-			"%.40s: no completion for this shell; there is: bash", c->args[0]);
+			"%.40s: no completion for this shell; there are: %s", c->args[0],
+			cli_shells);
 }
 
 /* ---- secret ---- */

@@ -263,7 +263,7 @@ static void stats_table(struct cli *c, const struct pml_op *op, const struct sto
 		struct pml_stat_info v = PML_STAT_INFO_INIT;
 		struct pml_error err = PML_ERROR_INIT;
 		char key[STORE_KEY_TEXT], bytes[32] = "", version[17] = "", idle[24] = "";
-		char memory[16] = "", disk[16] = "";
+		char memory[16] = "", disk[16] = "", holder[96] = "";
 		int e = pml_op_stat(op, i, &v);
 		store_key_text(keys[i].p, keys[i].n, key);
 		if (e == PML_ERR_NONE) {
@@ -272,6 +272,11 @@ static void stats_table(struct cli *c, const struct pml_op *op, const struct sto
 			print_age(idle, sizeof(idle), v.idle_ms);
 			snprintf(memory, sizeof(memory), "%u", v.memory);
 			snprintf(disk, sizeof(disk), "%u", v.disk);
+			if (v.n_holders > 1)
+				snprintf(holder, sizeof(holder), "%.70s and %u more",
+					 v.holders[0], v.n_holders - 1);
+			else if (v.n_holders == 1)
+				snprintf(holder, sizeof(holder), "%.70s", v.holders[0]);
 		} else {
 			pml_op_item_error(op, i, &err);
 		}
@@ -279,14 +284,7 @@ static void stats_table(struct cli *c, const struct pml_op *op, const struct sto
 				   : v.hard_pin	     ? "pinned"
 				   : v.leased	     ? "leased"
 						     : "";
-		const char *cells[] = { key,
-					bytes,
-					version,
-					memory,
-					disk,
-					idle,
-					v.n_holders ? v.holders[0] : "",
-					note };
+		const char *cells[] = { key, bytes, version, memory, disk, idle, holder, note };
 		print_table_row(&t, cells);
 	}
 	print_table_put(&t, c->out);

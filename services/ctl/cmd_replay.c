@@ -5,7 +5,6 @@
 #include "print.h"
 #include "replay.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -25,24 +24,6 @@ struct cmd_replay {
 };
 
 /* ---- options ---- */
-
-static enum err read_u64(struct cli *c, const char *flag, uint64_t min, uint64_t max,
-			 uint64_t *v)
-{
-	const char *s = cli_value(c, flag);
-	char *end = NULL;
-	if (!s)
-		return ERR_NONE;
-	errno = 0;
-	unsigned long long n = strtoull(s, &end, 10);
-	if (errno || end == s || *end || *s < '0' || *s > '9' || n < min || n > max)
-		return why_set(&c->why, ERR_INVALID_PARAMS,
-			       "%s %.40s: a whole number from %" PRIu64 " to %" PRIu64
-			       " is expected",
-			       flag, s, min, max);
-	*v = n;
-	return ERR_NONE;
-}
 
 static enum err read_block(struct cli *c, uint64_t *v)
 {
@@ -97,9 +78,9 @@ static enum err read_options(struct cmd_replay *k, uint64_t *limit)
 	k->o = (struct replay_opts){ .block_bytes = 64 << 10, .prefix = "trace" };
 	enum err e = read_block(c, &k->o.block_bytes);
 	if (e == ERR_NONE)
-		e = read_u64(c, "--clients", 1, REPLAY_CLIENTS_MAX, &clients);
+		e = cli_number(c, "--clients", 1, REPLAY_CLIENTS_MAX, &clients);
 	if (e == ERR_NONE)
-		e = read_u64(c, "--limit", 1, TRACE_REQUESTS_MAX, limit);
+		e = cli_number(c, "--limit", 1, TRACE_REQUESTS_MAX, limit);
 	if (e == ERR_NONE)
 		e = read_scale(c, &k->o.time_scale);
 	if (e == ERR_NONE)

@@ -4,6 +4,7 @@
  * (libpomelo), the supervisor (states, restarts), the run folder (who is there at all).
  */
 #include "ctl.h"
+#include "holders.h"
 #include "pml_store.h"
 #include "print.h"
 #include "up.h"
@@ -171,58 +172,6 @@ static void put_table(const struct status *s)
 	print_table_fini(&t);
 }
 
-static void put_holders(const struct status *s)
-{
-	static const char *const heads[] = { "holder", "state",	 "kind",	  ">objects",
-					     ">used",  ">total", ">in quarantine" };
-	struct print_table t;
-	print_table_init(&t, heads, ARRAY_LEN(heads));
-	for (size_t i = 0; i < pml_op_n_holders(s->holders); i++) {
-		struct pml_holder h = PML_HOLDER_INIT;
-		char objects[24], used[32], total[32], quarantine[32];
-		pml_op_holder(s->holders, i, &h);
-		snprintf(objects, sizeof(objects), "%" PRIu64, h.objects);
-		const char *cells[] = {
-			h.id,
-			h.state,
-			h.kind,
-			objects,
-			print_bytes(used, sizeof(used), h.bytes_used),
-			print_bytes(total, sizeof(total), h.bytes_total),
-			print_bytes(quarantine, sizeof(quarantine), h.quarantine_bytes),
-		};
-		print_table_row(&t, cells);
-	}
-	fputc('\n', s->c->out);
-	print_table_put(&t, s->c->out);
-	print_table_fini(&t);
-	fprintf(s->c->out, "%" PRIu64 " objects%s\n", pml_op_objects(s->holders),
-		pml_op_recovering(s->holders)
-			? "; recovering: the master still merges what holders have"
-			: "");
-}
-
-static void holders_json(const struct status *s, struct json *j)
-{
-	json_key(j, "holders");
-	json_arr(j);
-	for (size_t i = 0; s->holders && i < pml_op_n_holders(s->holders); i++) {
-		struct pml_holder h = PML_HOLDER_INIT;
-		pml_op_holder(s->holders, i, &h);
-		json_obj(j);
-		json_kv_str(j, "id", h.id);
-		json_kv_str(j, "kind", h.kind);
-		json_kv_str(j, "state", h.state);
-		json_kv_u64(j, "objects", h.objects);
-		json_kv_u64(j, "bytes_used", h.bytes_used);
-		json_kv_u64(j, "bytes_total", h.bytes_total);
-		json_kv_u64(j, "quarantine_bytes", h.quarantine_bytes);
-		json_end(j);
-	}
-	json_end(j);
-	json_kv_u64(j, "objects", s->holders ? pml_op_objects(s->holders) : 0);
-}
-
 static void service_json(struct json *j, const struct row *r)
 {
 	const struct pml_service_status *l = &r->live;
@@ -265,7 +214,7 @@ static void put_json(const struct status *s)
 	for (size_t i = 0; i < SERVICE_COUNT; i++)
 		service_json(&j, &s->rows[i]);
 	json_end(&j);
-	holders_json(s, &j);
+	holders_json(&j, s->holders);
 	json_end(&j);
 	print_json(s->c, &b);
 }
@@ -285,8 +234,10 @@ int cmd_status(struct cli *c)
 		put_table(&s);
 	else
 		put_json(&s);
-	if (!c->json && s.holders && pml_op_n_holders(s.holders) > 0)
-		put_holders(&s);
+	if (!c->json && s.holders && pml_op_n_holders(s.holders) > 0) {
+		fputc('\n', c->out);
+		holders_put(s.holders, c->out);
+	}
 	if (!c->json && s.n_running > 0 && !s.supervised)
 		fprintf(c->out,
 			"no supervisor: what dies stays dead; `pomelo up` adopts them\n");

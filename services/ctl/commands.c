@@ -45,6 +45,7 @@ static const struct cli_flag weights_plan_flags[] = {
 static const struct cli_flag put_flags[] = {
 	{ "--replace", NULL, "over an object that is there; it stays readable until then", NULL },
 	{ "--replicas", "N", "copies wanted, 1 to 16 (1)", NULL },
+	{ "--replicas-required", "N", "done only with so many; the others follow (1)", NULL },
 	{ "--durable", NULL, "done only with a copy on disk", NULL },
 	{ "--hard-pin", NULL, "its last copy is never evicted", NULL },
 	{ "--soft-pin", "MS", "evicted last for so long, 1 to 86400000 (30 minutes: 1800000)", NULL },
@@ -80,6 +81,21 @@ static const struct cli_flag replay_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag top_flags[] = {
+	{ "--once", NULL, "one table, over one interval; so it is without a terminal, too", NULL },
+	{ "--interval", "TIME", "what rates are taken over: 100ms to 1h (2s; once: 1s)", NULL },
+	{ 0 },
+};
+
+static const struct cli_flag bench_flags[] = {
+	{ "--clients", "N", "threads with a handle each, 1 to 256 (1)", NULL },
+	{ "--size", "SIZE", "bytes of an object, up to 1GiB (4KiB)", NULL },
+	{ "--batch", "N", "objects of a call, 1 to 4096 (32)", NULL },
+	{ "--flights", "N", "calls of a client under way at once, 1 to 64 (4)", NULL },
+	{ "--seconds", "N", "how long each is measured, 1 to 3600 (3)", NULL },
+	{ 0 },
+};
+
 const struct cmd cli_cmds[] = {
 	{ .name = "up", .args = "", .fn = cmd_up, .flags = up_flags,
 	  .summary = "start the five services on this box",
@@ -111,6 +127,17 @@ const struct cmd cli_cmds[] = {
 	  .examples =
 		"pomelo status\n"
 		"pomelo status --json\n" },
+	{ .name = "top", .args = "", .fn = cmd_top, .flags = top_flags,
+	  .summary = "what the services do now, again and again",
+	  .help =
+		"Requests, errors and times of each service, puts, look-ups, hits and evictions of the store,\n"
+		"and what holders have. Rates are of the last interval; - is what was not measured: no\n"
+		"look-up, so no share of hits; a service that was restarted meanwhile. Times are upper bounds\n"
+		"of the histograms' buckets. Ctrl-C ends it. Exit code 5 when not all are ready.\n",
+	  .examples =
+		"pomelo top\n"
+		"pomelo top --once --interval 10s\n"
+		"pomelo top --json\n" },
 	{ .name = "put", .args = "KEY FILE", .fn = cmd_put, .flags = put_flags, .args_min = 2, .args_max = 2,
 	  .summary = "store a file's bytes under a key",
 	  .help =
@@ -184,6 +211,23 @@ const struct cmd cli_cmds[] = {
 		"pomelo trace-replay trace.jsonl --clients 64 --block 16KiB --json\n"
 		"pomelo trace-replay trace.jsonl --time-scale 1 --limit 500\n"
 		"xz -dc tests/data/conversation_trace.jsonl.xz | pomelo trace-replay -\n" },
+	{ .name = "bench", .args = "[NAME...]", .fn = cmd_bench, .flags = bench_flags, .args_max = 8,
+	  .words = "put get exists",
+	  .summary = "measure the running cluster through the client library",
+	  .help =
+		"NAME is put, get or exists; without one all three. Objects of random bytes are put first, as\n"
+		"many as fit into a third of what is free, at most 65536 and 256 MiB: nothing of others is\n"
+		"driven out. put replaces them in turn; get reads them whole, each into memory of its own, and\n"
+		"compares size and first bytes; exists asks for them. They are removed in the end.\n"
+		"\n"
+		"Items and bytes a second are of what was answered, the times those of a call as the caller\n"
+		"sees it. The machine's load is said: on a busy one the figures are its share. What was not\n"
+		"measured is not printed. Comparisons with what the machine can do: bench/run (docs/performance.md).\n"
+		"Exit code 1 when a byte was wrong, 4 when items failed.\n",
+	  .examples =
+		"pomelo bench\n"
+		"pomelo bench get exists --clients 4 --batch 128\n"
+		"pomelo bench put get --size 1MiB --batch 8 --flights 2 --seconds 10 --json\n" },
 	{ .name = "config", .args = "[NAME]", .fn = cmd_config, .args_max = 1,
 	  .words = "master agent owner planner pg client up",
 	  .summary = "every setting: its value and where it comes from",
@@ -285,13 +329,15 @@ const struct cmd cli_cmds[] = {
 	  .examples =
 		"pomelo help up\n"
 		"pomelo help secret\n" },
-	{ .name = "completion", .args = "SHELL", .fn = cmd_completion, .words = "bash",
+	{ .name = "completion", .args = "SHELL", .fn = cmd_completion, .words = cli_shells,
 	  .args_min = 1, .args_max = 1,
 	  .summary = "print a completion script for a shell",
-	  .help = "SHELL is bash.\n",
+	  .help = "SHELL is bash, zsh or fish.\n",
 	  .examples =
 		"source <(pomelo completion bash)\n"
-		"pomelo completion bash > /usr/share/bash-completion/completions/pomelo\n" },
+		"pomelo completion bash > /usr/share/bash-completion/completions/pomelo\n"
+		"pomelo completion zsh > ~/.zfunc/_pomelo\n"
+		"pomelo completion fish > ~/.config/fish/completions/pomelo.fish\n" },
 	{ .name = "supervise", .args = "", .fn = cmd_supervise, .flags = supervise_flags,
 	  .internal = true, .summary = "the process `up` leaves behind", .examples = "" },
 	{ 0 },

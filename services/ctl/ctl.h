@@ -70,6 +70,7 @@ int ctl_open(struct cli *c, const struct where *d, struct pml **out, struct pml_
 int cmd_up(struct cli *c);
 int cmd_down(struct cli *c);
 int cmd_status(struct cli *c);
+int cmd_top(struct cli *c);
 int cmd_put(struct cli *c);
 int cmd_get(struct cli *c);
 int cmd_ls(struct cli *c);
@@ -87,6 +88,7 @@ int cmd_doctor(struct cli *c);
 int cmd_ep_check(struct cli *c);
 int cmd_ep_bench(struct cli *c);
 int cmd_config(struct cli *c);
+int cmd_bench(struct cli *c);
 int cmd_weights_show(struct cli *c);
 int cmd_weights_validate(struct cli *c);
 int cmd_weights_plan(struct cli *c);

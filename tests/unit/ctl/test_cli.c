@@ -3,6 +3,8 @@
 
 #include "print.h"
 
+#include <unistd.h>
+
 /* ---- a table of its own ---- */
 
 static int show(struct cli *c)
@@ -328,9 +330,10 @@ Test(cli, help_for_what_is_not, .timeout = 10)
 	cr_expect_str_eq(r.err,
 			 "pomelo: upp: no such command; did you mean `pomelo help up`?\n");
 	ran_fini(&r);
-	ran_do(&r, cli_cmds, "completion fish");
+	ran_do(&r, cli_cmds, "completion csh");
 	cr_expect_eq(r.code, EXIT_USAGE_);
-	cr_expect_str_eq(r.err, "pomelo: fish: no completion for this shell; there is: bash\n");
+	cr_expect_str_eq(r.err, "pomelo: csh: no completion for this shell; there are: bash "
+				"zsh fish\n");
 	ran_fini(&r);
 }
 
@@ -364,4 +367,144 @@ Test(cli, completion_for_bash, .timeout = 20)
 	complete("pomelo --data /x pu", "put");
 	complete("pomelo status --js", "--json");
 	cr_expect_not(cli_completion(table, "csh", stdout));
+}
+
+/* A script of a table as text. owned, free(). */
+static char *script_of(const struct cmd *cmds, const char *shell)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	cr_assert(cli_completion(cmds, shell, f), "%s", shell);
+	fclose(f);
+	return text;
+}
+
+/* Does the shell, when it is here, read the script without a word? */
+static void shell_reads(const char *shell, const char *text)
+{
+	char script[] = "/tmp/pomelo-completion-XXXXXX", cmd[256];
+	snprintf(cmd, sizeof(cmd), "command -v %s >/dev/null", shell);
+	if (system(cmd) != 0)
+		return;
+	int fd = mkstemp(script);
+	cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+	snprintf(cmd, sizeof(cmd), "test -z \"$(%s -n %s 2>&1)\"", shell, script);
+	cr_expect_eq(system(cmd), 0, "%s", shell);
+	remove(script);
+}
+
+Test(cli, completion_for_zsh, .timeout = 20)
+{
+	char *text = script_of(table, "zsh");
+	cr_expect_eq(strncmp(text, "#compdef pomelo\n", 16), 0);
+	cr_expect(strstr(text, "\t'') args=\" put status fail key help\" ;;\n"));
+	cr_expect(strstr(text, "\tput) own=\" --size --fast\" args=\"\" ;;\n"));
+	cr_expect(strstr(text, "\tkey) own=\"\" args=\" new show\" ;;\n"));
+	cr_expect(strstr(text, "compadd -- ${=own} --data "));
+	cr_expect_null(strstr(text, "inner"));
+	shell_reads("zsh", text);
+	free(text);
+}
+
+Test(cli, completion_for_fish, .timeout = 20)
+{
+	char *text = script_of(table, "fish");
+	cr_expect(strstr(
+		text, "complete -c pomelo -f -n '__fish_use_subcommand' -a 'put' -d 'puts'\n"));
+	cr_expect(strstr(text, "complete -c pomelo -f -n '__fish_use_subcommand' -a 'key'\n"));
+	cr_expect(strstr(text,
+			 "complete -c pomelo -f -n '__fish_seen_subcommand_from key' -a 'new' "
+			 "-d 'makes'\n"));
+	cr_expect(
+		strstr(text,
+		       "complete -c pomelo -n '__fish_seen_subcommand_from put' -l size -r -d "
+		       "'how large'\n"));
+	cr_expect(strstr(text, "complete -c pomelo -s v -d 'say more; twice: debug'\n"));
+	cr_expect_null(strstr(text, "inner"));
+	shell_reads("fish", text);
+	free(text);
+	text = script_of(cli_cmds, "fish");
+	cr_expect(strstr(text, "-d 'the cluster\\'s secret") || strstr(text, "\\'"),
+		  "quotes are marked");
+	shell_reads("fish", text);
+	free(text);
+}
+
+/* Every command and every flag of the real table is offered in every shell. */
+Test(cli, completion_offers_all, .timeout = 20)
+{
+	static const char *const shells[] = { "bash", "zsh", "fish" };
+	for (size_t s = 0; s < ARRAY_LEN(shells); s++) {
+		char *text = script_of(cli_cmds, shells[s]), word[96];
+		for (const struct cmd *k = cli_cmds; k->name; k++) {
+			const char *second = strchr(k->name, ' ');
+			snprintf(word, sizeof(word), "%s", second ? second + 1 : k->name);
+			cr_expect(k->internal || strstr(text, word), "%s: %s", shells[s], word);
+			for (const struct cli_flag *f = k->flags; !k->internal && f && f->name;
+			     f++) {
+				bool fish = s == 2;
+				snprintf(word, sizeof(word), "%s%s", fish ? "-l " : "",
+					 f->name + (fish ? 2 : 0));
+				cr_expect(strstr(text, word), "%s: %s", shells[s], word);
+			}
+		}
+		shell_reads(shells[s], text);
+		free(text);
+	}
+}
+
+/* ---- values ---- */
+
+Test(cli, times, .timeout = 10)
+{
+	static const struct {
+		const char *text;
+		uint64_t ms; /* 0: refused */
+	} rows[] = {
+		{ "1", 1 },	  { "250", 250 },
+		{ "500ms", 500 }, { "2s", 2000 },
+		{ "3m", 180000 }, { "1h", 3600000 },
+		{ "2h", 0 },	  { "0", 0 },
+		{ "", 0 },	  { "-1", 0 },
+		{ "1.5s", 0 },	  { "5 s", 0 },
+		{ "s", 0 },	  { "99999999999999999999", 0 },
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		uint64_t ms = 7;
+		cr_expect_eq(cli_time(rows[i].text, 3600000, &ms), rows[i].ms != 0, "%s",
+			     rows[i].text);
+		cr_expect_eq(ms, rows[i].ms ? rows[i].ms : 7, "%s", rows[i].text);
+	}
+}
+
+/* Each is refused before anything is looked for. */
+Test(cli, values_of_top_and_bench, .timeout = 20)
+{
+	static const struct {
+		const char *words, *err;
+	} rows[] = {
+		{ "top --once --interval 50ms", "--interval 50ms: a time from 100ms to 1h" },
+		{ "top --interval soon", "--interval soon: a time from 100ms to 1h" },
+		{ "bench put got", "got: no such benchmark; there are put, get and exists" },
+		{ "bench --size 0", "--size 0: a size from 1 byte to 1GiB" },
+		{ "bench --clients 0", "--clients 0: a whole number from 1 to 256" },
+		{ "bench --batch 4097", "--batch 4097: a whole number from 1 to 4096" },
+		{ "bench --flights x", "--flights x: a whole number from 1 to 64" },
+		{ "bench --seconds 1.5", "--seconds 1.5: a whole number from 1 to 3600" },
+		{ "bench --size 1GiB --batch 64", "take buffers of 256.0 GiB, at most 8 GiB" },
+		{ "put k /dev/null --replicas 17", "--replicas 17: a whole number" },
+		{ "put k /dev/null --replicas-required 2", "more than --replicas, 1" },
+		{ "put k /dev/null --replicas 2 --replicas-required 3",
+		  "more than --replicas, 2" },
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct ran r;
+		ran_do(&r, cli_cmds, rows[i].words);
+		cr_expect_eq(r.code, EXIT_USAGE_, "%s: %d", rows[i].words, r.code);
+		cr_expect(strstr(r.err, rows[i].err), "%s: %s", rows[i].words, r.err);
+		ran_fini(&r);
+	}
+	NO_LEAKS();
 }
