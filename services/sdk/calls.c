@@ -12,6 +12,12 @@ static int bad_service(struct pml_error *err, const char *service)
 			 service ? service : "(NULL)");
 }
 
+static int no_place(struct pml_error *err)
+{
+	return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
+			 "a place for the result (out, n_out) is NULL");
+}
+
 static int no_memory(struct pml_error *err)
 {
 	return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "start", "no memory for an operation");
@@ -28,6 +34,8 @@ int pml_status_start(struct pml *p, const char *service, const struct pml_call_o
 	int e = sdk_usable(p, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	if (!out)
+		return no_place(err);
 	if (one < 0)
 		return bad_service(err, service);
 	if (op_new(p, OP_STATUS, service ? 1 : SDK_SERVICES, &op) != ERR_NONE)
@@ -50,9 +58,12 @@ int pml_status(struct pml *p, const char *service, const struct pml_call_opts *o
 	       struct pml_op **out, struct pml_error *err)
 {
 	struct pml_op *op = NULL;
+	if (!out)
+		return no_place(err);
 	int e = pml_status_start(p, service, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	assert(op);
 	e = op_wait_for(op, err);
 	if (e == PML_ERR_NONE)
 		*out = op;
@@ -92,8 +103,13 @@ int pml_echo_start(struct pml *p, const char *service, const void *data, size_t 
 	int e = sdk_usable(p, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	if (!out)
+		return no_place(err);
 	if (sdk_service(service) < 0)
 		return bad_service(err, service);
+	if (!data && n)
+		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
+				 "data is NULL and has a length");
 	if (n > PML_ECHO_MAX)
 		return sdk_error(err, ERR_TOO_LARGE, 0, service, "start",
 				 "%zu bytes, at most %u", n, PML_ECHO_MAX);
@@ -113,7 +129,7 @@ int pml_echo_start(struct pml *p, const char *service, const void *data, size_t 
 
 const void *pml_op_bytes(const struct pml_op *op, size_t *n)
 {
-	if (pml_op_code(op) != PML_ERR_NONE || op->kind != OP_ECHO)
+	if (pml_op_code(op) != PML_ERR_NONE || op->kind != OP_ECHO || !n)
 		return NULL;
 	*n = op->parts[0].reply.n;
 	return op->parts[0].reply.p ? (const void *)op->parts[0].reply.p : "";
@@ -123,6 +139,8 @@ int pml_echo(struct pml *p, const char *service, const void *data, size_t n, voi
 	     size_t cap, size_t *n_out, const struct pml_call_opts *o, struct pml_error *err)
 {
 	struct pml_op *op = NULL;
+	if (!n_out || (!out && cap))
+		return no_place(err);
 	int e = pml_echo_start(p, service, data, n, 0, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE || !op)
 		return e;

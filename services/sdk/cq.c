@@ -25,6 +25,8 @@ int pml_cq_new(struct pml *p, uint32_t depth, struct pml_cq **out, struct pml_er
 	int e = sdk_usable(p, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	if (!out)
+		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "queue", "out is NULL");
 	if (depth < 1 || depth > SDK_CQ_DEPTH_MAX)
 		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "queue",
 				 "depth = %u: out of 1..%d", depth, SDK_CQ_DEPTH_MAX);
@@ -107,7 +109,7 @@ void cq_pull(struct pml_cq *cq, struct pml_op *op)
 size_t pml_cq_poll(struct pml_cq *cq, struct pml_op **ops, size_t max)
 {
 	size_t n = 0;
-	if (!cq || !guard_ok(cq->guard))
+	if (!cq || !ops || !guard_ok(cq->guard))
 		return 0;
 	pthread_mutex_lock(&cq->lock);
 	while (n < max && !list_empty(&cq->done)) {
@@ -122,7 +124,7 @@ size_t pml_cq_poll(struct pml_cq *cq, struct pml_op **ops, size_t max)
 
 size_t pml_cq_wait(struct pml_cq *cq, struct pml_op **ops, size_t max, uint32_t wait_ms)
 {
-	if (!cq || !guard_ok(cq->guard))
+	if (!cq || !ops || !guard_ok(cq->guard))
 		return 0;
 	uint64_t until = clock_after_ms(clock_real.now_ns(&clock_real), wait_ms);
 	for (;;) {

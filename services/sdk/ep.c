@@ -148,6 +148,8 @@ int pml_ep_buffer_size(uint32_t num_max_dispatch_tokens_per_rank, uint32_t hidde
 		       struct pml_error *err)
 {
 	struct why why = { 0 };
+	if (!bytes)
+		return refuse(err, ERR_INVALID_PARAMS, "buffer size", "bytes is NULL");
 	enum err e = ep_buffer_size(num_max_dispatch_tokens_per_rank, hidden, num_ranks,
 				    num_experts, bytes, &why);
 	return e == ERR_NONE ? 0 : fail(err, &why, e, "buffer size");

@@ -309,7 +309,7 @@ int op_usable(const struct pml_op *op)
 	return guard_ok(op->guard) ? PML_ERR_NONE : PML_ERR_FORKED;
 }
 
-static bool is_done(const struct pml_op *op)
+bool op_over(const struct pml_op *op)
 {
 	pthread_mutex_t *lock = (pthread_mutex_t *)&op->lock;
 	pthread_mutex_lock(lock);
@@ -366,7 +366,7 @@ int pml_op_code(const struct pml_op *op)
 	int e = op_usable(op);
 	if (e != PML_ERR_NONE)
 		return e;
-	return is_done(op) ? op->error.code : PML_ERR_BUSY;
+	return op_over(op) ? op->error.code : PML_ERR_BUSY;
 }
 
 /* Marks an op that is under way and brings it to the loop once more. False: it is done. */
@@ -428,7 +428,7 @@ int pml_op_error(const struct pml_op *op, struct pml_error *out)
 		return e;
 	if (!out)
 		return PML_ERR_INVALID_PARAMS;
-	if (!is_done(op))
+	if (!op_over(op))
 		return PML_ERR_NOT_READY;
 	sdk_error_copy(out, &op->error);
 	return PML_ERR_NONE;

@@ -214,6 +214,8 @@ void op_wait(struct pml_op *op);
 /* Of a plain form: waits, and gives its error. */
 int op_wait_for(struct pml_op *op, struct pml_error *err);
 void op_destroy(struct pml_op *op);
+/* Has it completed? A code of BUSY may be how it ended. */
+bool op_over(const struct pml_op *op);
 /* Is this op usable here? PML_ERR_NONE or the error to return. */
 int op_usable(const struct pml_op *op);
 

@@ -31,7 +31,7 @@
 
 struct stc;
 
-enum { STC_ITEMS_MAX = 4096, STC_RANGES_MAX = 65536 };
+enum { STC_ITEMS_MAX = 4096, STC_RANGES_MAX = 1 << 20 };
 
 /* A holder's pool as a reply named it. Borrowed for the call. */
 struct stc_place {

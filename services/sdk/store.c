@@ -136,6 +136,12 @@ bool sop_has_buffers(const struct pml_op *op)
 
 /* ---- starts ---- */
 
+static int no_place(struct pml_error *err)
+{
+	return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
+			 "a place for the result (out, yes) is NULL");
+}
+
 static int start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, void *user,
 		 struct pml_op **out, struct pml_error *err)
 {
@@ -144,7 +150,7 @@ static int start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, voi
 	struct sop *s = NULL;
 	int e = sdk_usable(p, err);
 	if (!out)
-		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start", "out is NULL");
+		return no_place(err);
 	if (e == PML_ERR_NONE)
 		e = sop_make(p, w, &s, &o.deadline_ms, err);
 	if (e != PML_ERR_NONE)
@@ -255,8 +261,7 @@ int pml_list_start(struct pml *p, const void *prefix, size_t prefix_bytes,
 
 /* ---- plain forms ---- */
 
-/* Waits for a started one. out NULL: nobody wants its results, it is freed. */
-static int finish(int e, struct pml_op *op, struct pml_op **out, struct pml_error *err)
+int sop_finish(int e, struct pml_op *op, struct pml_op **out, struct pml_error *err)
 {
 	if (e != PML_ERR_NONE)
 		return e;
@@ -281,7 +286,7 @@ static int put_one(struct pml *p, bool upsert, const void *key, size_t key_bytes
 		.kind = STC_PUT, .items = &it, .n = 1, .upsert = upsert, .put = o
 	};
 	int e = start(p, &w, NULL, NULL, &op, err);
-	return finish(e, op, NULL, err);
+	return sop_finish(e, op, NULL, err);
 }
 
 int pml_put(struct pml *p, const void *key, size_t key_bytes, const void *data, size_t n,
@@ -343,7 +348,7 @@ int pml_remove(struct pml *p, const void *key, size_t key_bytes,
 	struct pml_item it = one_key(key, key_bytes);
 	struct pml_op *op = NULL;
 	int e = pml_remove_start(p, &it, 1, o, NULL, NULL, &op, err);
-	return finish(e, op, NULL, err);
+	return sop_finish(e, op, NULL, err);
 }
 
 int pml_remove_prefix(struct pml *p, const void *prefix, size_t prefix_bytes,
@@ -351,7 +356,7 @@ int pml_remove_prefix(struct pml *p, const void *prefix, size_t prefix_bytes,
 {
 	struct pml_op *op = NULL, *done = NULL;
 	int e = pml_remove_prefix_start(p, prefix, prefix_bytes, o, NULL, NULL, &op, err);
-	e = finish(e, op, &done, err);
+	e = sop_finish(e, op, &done, err);
 	if (e != PML_ERR_NONE)
 		return e;
 	assert(done);
@@ -367,9 +372,12 @@ int pml_exists(struct pml *p, const void *key, size_t key_bytes, bool *yes,
 	struct pml_item it = one_key(key, key_bytes);
 	struct pml_error own = PML_ERROR_INIT;
 	struct pml_op *op = NULL;
+	if (!yes)
+		return no_place(err);
 	int e = pml_exists_start(p, &it, 1, o, NULL, NULL, &op, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	assert(op);
 	e = op_wait_for(op, &own);
 	op_destroy(op);
 	if (e != PML_ERR_NONE && e != PML_ERR_NOT_FOUND) {
@@ -386,8 +394,8 @@ int pml_stat(struct pml *p, const void *key, size_t key_bytes, const struct pml_
 {
 	struct pml_item it = one_key(key, key_bytes);
 	struct pml_op *op = NULL;
-	int e = pml_stat_start(p, &it, 1, o, NULL, NULL, &op, err);
-	return finish(e, op, out, err);
+	int e = out ? pml_stat_start(p, &it, 1, o, NULL, NULL, &op, err) : no_place(err);
+	return sop_finish(e, op, out, err);
 }
 
 int pml_query(struct pml *p, const void *key, size_t key_bytes, const struct pml_get_opts *o,
@@ -395,8 +403,8 @@ int pml_query(struct pml *p, const void *key, size_t key_bytes, const struct pml
 {
 	struct pml_item it = one_key(key, key_bytes);
 	struct pml_op *op = NULL;
-	int e = pml_query_start(p, &it, 1, o, NULL, NULL, &op, err);
-	return finish(e, op, out, err);
+	int e = out ? pml_query_start(p, &it, 1, o, NULL, NULL, &op, err) : no_place(err);
+	return sop_finish(e, op, out, err);
 }
 
 int pml_release(struct pml *p, const void *key, size_t key_bytes, uint64_t version,
@@ -406,15 +414,16 @@ int pml_release(struct pml *p, const void *key, size_t key_bytes, uint64_t versi
 	struct pml_op *op = NULL;
 	it.version = version;
 	int e = pml_release_start(p, &it, 1, NULL, NULL, &op, err);
-	return finish(e, op, NULL, err);
+	return sop_finish(e, op, NULL, err);
 }
 
 int pml_list(struct pml *p, const void *prefix, size_t prefix_bytes,
 	     const struct pml_list_opts *o, struct pml_op **out, struct pml_error *err)
 {
 	struct pml_op *op = NULL;
-	int e = pml_list_start(p, prefix, prefix_bytes, o, NULL, NULL, &op, err);
-	return finish(e, op, out, err);
+	int e = out ? pml_list_start(p, prefix, prefix_bytes, o, NULL, NULL, &op, err)
+		    : no_place(err);
+	return sop_finish(e, op, out, err);
 }
 
 /* Only a deadline can be chosen. */
@@ -424,13 +433,15 @@ static int plain(struct pml *p, enum stc_kind kind, const struct pml_item *it,
 	struct pml_call_opts opts;
 	struct pml_get_opts get = PML_GET_OPTS_INIT;
 	struct pml_op *op = NULL;
+	if (!out)
+		return no_place(err);
 	if (!sdk_opts(&opts, sizeof(opts), o) || opts.reserved)
 		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
 				 "pml_call_opts: size is not set; use PML_CALL_OPTS_INIT");
 	get.deadline_ms = opts.deadline_ms;
 	struct sop_wish w = { .kind = kind, .items = it, .n = 1, .get = &get };
 	int e = start(p, &w, NULL, NULL, &op, err);
-	return finish(e, op, out, err);
+	return sop_finish(e, op, out, err);
 }
 
 int pml_explain(struct pml *p, const void *key, size_t key_bytes, const struct pml_call_opts *o,
@@ -464,5 +475,5 @@ int pml_forget(struct pml *p, const char *holder, const struct pml_call_opts *o,
 	op->parts[0].service = SDK_ADMIN;
 	enc_forget_req(&op->parts[0].body, &m);
 	e = op_submit(op, o, NULL, NULL, err);
-	return finish(e, op, NULL, err);
+	return sop_finish(e, op, NULL, err);
 }

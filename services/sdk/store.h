@@ -55,7 +55,17 @@ struct sop_wish {
 int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
 	     uint32_t *deadline_ms, struct pml_error *err);
 
+/* ---- store.c ---- */
+
+/* Of a plain form whose start said e: waits, and gives its error. out NULL: nobody wants its results, it is
+ * freed. */
+int sop_finish(int e, struct pml_op *op, struct pml_op **out, struct pml_error *err);
+
 /* ---- store_views.c ---- */
+
+/* Copies n bytes of `from` into a struct whose size its owner has set. PML_ERR_INVALID_PARAMS: it is NULL, or
+ * its size makes no sense. */
+int sop_give(void *out, const void *from, size_t n);
 
 /* ERR_NO_MEMORY. */
 enum err sop_views(struct sop *s);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The caller's items and options into a call: checked, and all but the payload copied. */
+#include "regions.h"
 #include "store.h"
 
 #include <string.h>
@@ -13,6 +14,7 @@ struct make {
 	struct pml_remove_opts remove;
 	struct pml_list_opts list;
 	struct pml_error *err;
+	size_t item; /* that is being taken */
 	int e;
 };
 
@@ -175,6 +177,38 @@ static uint32_t take_opts(struct make *m)
 
 /* ---- items ---- */
 
+static void take_regions(struct make *m, const struct pml_item *in, struct stc_item *out)
+{
+	struct regions_out r = { 0 };
+	struct why why = { 0 };
+	bool put = m->w->kind == STC_PUT;
+	if (in->n_bufs || in->n_ranges || !in->regions || in->n_regions > SOP_PIECES_MAX) {
+		refuse(m,
+		       "an item has regions, at most 65536 and none of them NULL, or buffers "
+		       "and ranges");
+		return;
+	}
+	enum err e = regions_count(in->regions, in->n_regions, put, &r, &why);
+	if (e == ERR_NONE) {
+		r.ranges = arena_alloc(&m->s->mem, r.n_ranges * sizeof(*r.ranges));
+		r.bufs = arena_alloc(&m->s->mem, (r.n_bufs + 1) * sizeof(*r.bufs));
+		e = r.ranges && r.bufs ? regions_fill(in->regions, in->n_regions, put, &r, &why)
+				       : ERR_NO_MEMORY;
+	}
+	if (e != ERR_NONE) {
+		m->e = sdk_error(m->err, e, 0, NULL, "start", "item %zu: %s", m->item,
+				 why.err ? why.text : "no memory for an operation");
+		return;
+	}
+	out->bufs = r.bufs;
+	out->n_bufs = r.n_bufs;
+	if (!put) { /* a put's are one, from the first byte on */
+		out->ranges = r.ranges;
+		out->n_ranges = r.n_ranges;
+	}
+	m->s->total += put ? r.bytes : 0;
+}
+
 static void take_pieces(struct make *m, const struct pml_item *in, struct stc_item *out)
 {
 	static_assert(sizeof(struct pml_buf) == sizeof(struct stc_buf), "the same");
@@ -184,11 +218,17 @@ static void take_pieces(struct make *m, const struct pml_item *in, struct stc_it
 		refuse(m, "an item has at most 65536 buffers and as many ranges");
 		return;
 	}
+	uint64_t sum = 0;
 	for (size_t i = 0; i < in->n_bufs; i++) {
-		if (!in->bufs[i].p && in->bufs[i].n)
+		const struct pml_buf *b = &in->bufs[i];
+		if (!b->p && b->n)
 			refuse(m, "a buffer is NULL and has a length");
-		m->s->total += m->w->kind == STC_PUT ? in->bufs[i].n : 0;
+		else if (b->n > UINTPTR_MAX - (uintptr_t)b->p || b->n > REGION_BYTES_MAX - sum)
+			refuse(m, "a buffer ends behind the end of memory");
+		else
+			sum += b->n;
 	}
+	m->s->total += m->w->kind == STC_PUT ? sum : 0;
 	out->bufs = keep(m, in->bufs, in->n_bufs * sizeof(in->bufs[0]));
 	out->ranges = keep(m, in->ranges, in->n_ranges * sizeof(in->ranges[0]));
 	out->n_bufs = (uint32_t)in->n_bufs;
@@ -201,8 +241,12 @@ static void take_item(struct make *m, const struct pml_item *in, struct stc_item
 	bool put = m->w->kind == STC_PUT;
 	out->key = keep_bytes(m, in->key, in->key_bytes);
 	out->if_version = in->version;
-	if (put || m->w->kind == STC_GET)
-		take_pieces(m, in, out);
+	if (put || m->w->kind == STC_GET) {
+		if (in->n_regions)
+			take_regions(m, in, out);
+		else
+			take_pieces(m, in, out);
+	}
 	if (!put)
 		return;
 	if (!in->version)
@@ -245,6 +289,7 @@ int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
 	else
 		*deadline_ms = take_opts(&m);
 	for (size_t i = 0; m.e == PML_ERR_NONE && i < w->n; i++) {
+		m.item = i;
 		if (item_at(w, i, &in))
 			take_item(&m, &in, &s->call->items[i]);
 		else

@@ -190,11 +190,10 @@ static const struct sop *over(const struct pml_op *op, int *e)
 		*e = PML_ERR_INVALID_PARAMS;
 	if (*e != PML_ERR_NONE)
 		return NULL;
-	if (pml_op_code(op) == PML_ERR_BUSY && op->p) {
-		*e = PML_ERR_BUSY;
-		return NULL;
-	}
-	return op->store;
+	if (op_over(op))
+		return op->store;
+	*e = PML_ERR_BUSY;
+	return NULL;
 }
 
 static const struct sop *over_of(const struct pml_op *op, enum stc_kind kind, int *e)
@@ -207,8 +206,7 @@ static const struct sop *over_of(const struct pml_op *op, enum stc_kind kind, in
 	return NULL;
 }
 
-/* Copies n bytes of `from` into a struct whose size its owner has set. */
-static int give(void *out, const void *from, size_t n)
+int sop_give(void *out, const void *from, size_t n)
 {
 	size_t size;
 	if (!out)
@@ -246,7 +244,7 @@ int pml_op_result(const struct pml_op *op, size_t i, struct pml_result *out)
 		.copies = it->copies,
 		.tier = it->tier,
 	};
-	return give(out, &r, sizeof(r));
+	return sop_give(out, &r, sizeof(r));
 }
 
 int pml_op_item_error(const struct pml_op *op, size_t i, struct pml_error *out)
@@ -284,7 +282,7 @@ int pml_op_stat(const struct pml_op *op, size_t i, struct pml_stat_info *out)
 		return PML_ERR_INVALID_PARAMS;
 	if (s->call->items[i].err != ERR_NONE)
 		return (int)s->call->items[i].err;
-	return i < s->n_views ? give(out, &s->stats[i], sizeof(s->stats[i]))
+	return i < s->n_views ? sop_give(out, &s->stats[i], sizeof(s->stats[i]))
 			      : PML_ERR_NO_MEMORY;
 }
 
@@ -308,7 +306,8 @@ int pml_op_replica(const struct pml_op *op, size_t i, size_t k, struct pml_repli
 	int e = op_usable(op);
 	if (e != PML_ERR_NONE)
 		return e;
-	return r && k < r->n ? give(out, &r->v[k], sizeof(r->v[k])) : PML_ERR_INVALID_PARAMS;
+	return r && k < r->n ? sop_give(out, &r->v[k], sizeof(r->v[k]))
+			     : PML_ERR_INVALID_PARAMS;
 }
 
 uint32_t pml_op_lease_ms(const struct pml_op *op, size_t i)
@@ -348,13 +347,13 @@ int pml_op_listed(const struct pml_op *op, size_t i, struct pml_listed *out)
 		.memory = m->memory,
 		.disk = m->disk,
 	};
-	return give(out, &v, sizeof(v));
+	return sop_give(out, &v, sizeof(v));
 }
 
 const void *pml_op_cursor(const struct pml_op *op, size_t *n)
 {
 	const struct msg_list_rep *l = page(op);
-	if (!l || l->cursor.n == 0)
+	if (!l || l->cursor.n == 0 || !n)
 		return NULL;
 	*n = l->cursor.n;
 	return l->cursor.p;
@@ -408,7 +407,7 @@ int pml_op_holder(const struct pml_op *op, size_t i, struct pml_holder *out)
 	if (e != PML_ERR_NONE)
 		return e;
 	return roster(op, &s) && i < s->n_views
-		       ? give(out, &s->holders[i], sizeof(s->holders[i]))
+		       ? sop_give(out, &s->holders[i], sizeof(s->holders[i]))
 		       : PML_ERR_INVALID_PARAMS;
 }
 

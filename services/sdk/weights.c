@@ -113,12 +113,12 @@ void pml_placement_free(struct pml_placement *p)
 
 const char *pml_placement_id(const struct pml_placement *p)
 {
-	return p->id;
+	return p ? p->id : NULL;
 }
 
 const char *pml_placement_digest(const struct pml_placement *p)
 {
-	return p->digest;
+	return p ? p->digest : NULL;
 }
 
 /* Writes with one of the two; the writer's room is too large for a stack. */
@@ -147,7 +147,8 @@ static int write_out(const struct place *place, const struct plan *plan, pml_sin
 int pml_placement_write(const struct pml_placement *p, pml_sink put, void *arg,
 			struct pml_error *err)
 {
-	return write_out(p->p, NULL, put, arg, err);
+	return p ? write_out(p->p, NULL, put, arg, err)
+		 : bad(err, "write", "the placement is NULL");
 }
 
 /* ---- stored weights ---- */
@@ -190,7 +191,7 @@ void pml_stored_free(struct pml_stored *s)
 
 const char *pml_stored_digest(const struct pml_stored *s)
 {
-	return s->digest;
+	return s ? s->digest : NULL;
 }
 
 /* ---- plans ---- */
@@ -280,6 +281,8 @@ static bool hand_out(void *dst, const void *src, size_t have)
 int pml_plan_info(const struct pml_plan *p, struct pml_plan_info *info, struct pml_error *err)
 {
 	struct pml_plan_info i = PML_PLAN_INFO_INIT;
+	if (!p || !info)
+		return bad(err, "plan info", "the plan, or info, is NULL");
 	i.n_regions = p->n_regions;
 	i.total_segments = p->total_segments;
 	i.total_bytes = p->total_bytes;
@@ -312,6 +315,8 @@ int pml_plan_region(const struct pml_plan *p, uint64_t i, struct pml_region *out
 {
 	struct region r;
 	struct pml_region full = { .size = sizeof(full) };
+	if (!p || !out)
+		return bad(err, "plan region", "the plan, or out, is NULL");
 	if (i >= p->n_regions)
 		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "plan region",
 				 "region %llu of %llu", (unsigned long long)i,
@@ -355,6 +360,8 @@ static int write_text(const struct pml_plan *p, pml_sink put, void *arg, struct 
 
 int pml_plan_write(const struct pml_plan *p, pml_sink put, void *arg, struct pml_error *err)
 {
+	if (!p)
+		return bad(err, "write", "the plan is NULL");
 	return p->p ? write_out(NULL, p->p, put, arg, err) : write_text(p, put, arg, err);
 }
 
@@ -377,6 +384,8 @@ static bool digest_of(struct pml_plan *p)
 const char *pml_plan_digest(const struct pml_plan *plan)
 {
 	struct pml_plan *p = (struct pml_plan *)(uintptr_t)plan;
+	if (!p)
+		return NULL;
 	pthread_mutex_lock(&p->lock);
 	bool ok = p->digest[0] || digest_of(p);
 	pthread_mutex_unlock(&p->lock);

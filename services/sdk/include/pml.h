@@ -52,6 +52,8 @@ extern "C" {
 
 #define PML_API __attribute__((visibility("default")))
 
+#define PML_DIMS_MAX 32 /* of a region of strided memory */
+
 struct pml;    /* a connection to a cluster */
 struct pml_cq; /* completion queue */
 struct pml_op; /* one call under way or done */

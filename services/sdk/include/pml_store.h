@@ -54,6 +54,8 @@ struct pml_range {
 	uint64_t offset, bytes;
 };
 
+struct pml_nd_region; /* pml_memory.h */
+
 /* One object of a call. All items of an array have the same size, which is their distance. */
 struct pml_item {
 	size_t size;
@@ -78,10 +80,13 @@ struct pml_item {
 	size_t group_bytes;
 	uint32_t group_size;
 	uint32_t reserved; /* 0 */
+	/* put, get: strided memory, in the place of bufs and ranges (pml_memory.h) */
+	const struct pml_nd_region *regions;
+	size_t n_regions;
 };
-#define PML_ITEM_INIT                                                             \
-	{                                                                         \
-		sizeof(struct pml_item), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define PML_ITEM_INIT                                                                   \
+	{                                                                               \
+		sizeof(struct pml_item), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
 	}
 
 /* What came of item i. */

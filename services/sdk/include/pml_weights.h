@@ -134,8 +134,6 @@ struct pml_plan_info {
 		sizeof(struct pml_plan_info), 0, 0, 0, 0, 0, 0 \
 	}
 
-#define PML_DIMS_MAX 32
-
 struct pml_region {
 	size_t size;
 	struct pml_text tensor, source_fragment, target_fragment;

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pml_store.h: real sockets and real shared memory, in one process. */
-#include "sdk_server.h"
-#include "support/leak.h"
+#include "store_fix.h"
 
-#include <criterion/criterion.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,36 +10,6 @@
 #include <unistd.h>
 
 TestSuite(store, .timeout = 60);
-
-struct fix {
-	struct sdk_server *s;
-	struct fake *f;
-	struct pml *p;
-	struct pml_error err;
-};
-
-static void fix_open(struct fix *x)
-{
-	*x = (struct fix){ .s = sdk_server_start(), .err = PML_ERROR_INIT };
-	x->f = sdk_server_store(x->s);
-	struct pml_open_opts o = sdk_server_opts(x->s);
-	o.deadline_ms = 10000;
-	cr_assert_eq(pml_open(&o, &x->p, &x->err), 0, "%s", x->err.text);
-}
-
-static void fix_close(struct fix *x)
-{
-	pml_close(x->p);
-	sdk_server_free(x->s);
-}
-
-static uint8_t *bytes_of(size_t n, uint32_t seed)
-{
-	uint8_t *p = malloc(n + 1);
-	for (size_t i = 0; i < n; i++)
-		p[i] = (uint8_t)((i + seed) * 2654435761u >> 13);
-	return p;
-}
 
 Test(store, has)
 {
