@@ -23,6 +23,16 @@ int sdk_usable(const struct pml *p, struct pml_error *err)
 	return PML_ERR_NONE;
 }
 
+int sdk_enter(struct guard *g, struct pml **out, struct pml_error *err)
+{
+	if (!guard_ok(g))
+		return sdk_error(err, ERR_FORKED, 0, NULL, "start", "%s", err_text(ERR_FORKED));
+	*out = guard_enter(g);
+	if (!*out)
+		return sdk_error(err, ERR_CLOSED, 0, NULL, "start", "the handle was closed");
+	return PML_ERR_NONE;
+}
+
 int sdk_service(const char *name)
 {
 	for (int i = 0; name && i < SDK_SERVICES; i++)
@@ -248,12 +258,15 @@ static void destroy(struct pml *p)
 	free(p->masters_text);
 	guard_unref(p->guard);
 	pthread_mutex_destroy(&p->lock);
+	pthread_rwlock_destroy(&p->buf_lock);
+	free(p->buffers);
 	free(p);
 }
 
 static enum err open_handle(struct pml *p, const struct pml_open_opts *o, struct why *why)
 {
 	pthread_mutex_init(&p->lock, NULL);
+	pthread_rwlock_init(&p->buf_lock, NULL);
 	list_init(&p->door);
 	list_init(&p->live);
 	p->silence.fn = drop_line;
@@ -289,6 +302,7 @@ int pml_open(const struct pml_open_opts *o, struct pml **out, struct pml_error *
 		return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "open", "no memory for a handle");
 	enum err e = open_handle(p, &opts, &why);
 	if (e == ERR_NONE) {
+		guard_own(p->guard, p);
 		*out = p;
 		return PML_ERR_NONE;
 	}
@@ -302,6 +316,7 @@ int pml_close(struct pml *p)
 		return PML_ERR_NONE;
 	if (!guard_ok(p->guard))
 		return PML_ERR_FORKED;
+	guard_own(p->guard, NULL);
 	pthread_mutex_lock(&p->lock);
 	p->closing = true;
 	sdk_knock(p);

@@ -74,9 +74,11 @@ const char *pml_version(void)
 
 bool pml_has(const char *feature)
 {
-	static const char *const features[] = { "status",  "echo",	  "cq",
-						"cancel",  "fork",	  "ep",
-						"weights", "plan_remote", "store" };
+	/* docs/client.md says what each stands for */
+	static const char *const features[] = {
+		"status",      "echo",	"cq",	   "cancel",  "fork",	 "ep",	      "weights",
+		"plan_remote", "store", "regions", "tensors", "buffers", "snapshots",
+	};
 	for (size_t i = 0; feature && i < ARRAY_LEN(features); i++)
 		if (strcmp(features[i], feature) == 0)
 			return true;

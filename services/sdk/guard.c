@@ -12,6 +12,8 @@
 struct guard {
 	_Atomic uint32_t *page;
 	_Atomic uint32_t refs;
+	pthread_rwlock_t lock;
+	struct pml *owner; /* under the lock */
 };
 
 enum err guard_new(struct guard **out)
@@ -30,6 +32,7 @@ enum err guard_new(struct guard **out)
 	g->page = p;
 	*g->page = GUARD_ALIVE;
 	g->refs = 1;
+	pthread_rwlock_init(&g->lock, NULL);
 	*out = g;
 	return ERR_NONE;
 }
@@ -45,10 +48,32 @@ void guard_unref(struct guard *g)
 	if (!g || atomic_fetch_sub(&g->refs, 1) != 1)
 		return;
 	munmap((void *)g->page, (size_t)sysconf(_SC_PAGESIZE));
+	pthread_rwlock_destroy(&g->lock);
 	free(g);
 }
 
 bool guard_ok(const struct guard *g)
 {
 	return *g->page == GUARD_ALIVE;
+}
+
+void guard_own(struct guard *g, struct pml *p)
+{
+	pthread_rwlock_wrlock(&g->lock);
+	g->owner = p;
+	pthread_rwlock_unlock(&g->lock);
+}
+
+struct pml *guard_enter(struct guard *g)
+{
+	pthread_rwlock_rdlock(&g->lock);
+	struct pml *p = g->owner;
+	if (!p)
+		pthread_rwlock_unlock(&g->lock);
+	return p;
+}
+
+void guard_leave(struct guard *g)
+{
+	pthread_rwlock_unlock(&g->lock);
 }

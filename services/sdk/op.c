@@ -5,6 +5,7 @@
  * Who holds it: its owner until pml_op_free; the loop until it has completed. An orphan (freed while
  * under way) is destroyed by the loop.
  */
+#include "buffers.h"
 #include "sdk.h"
 #include "proto/messages.h"
 
@@ -73,14 +74,25 @@ static int refuse(struct pml_op *op, struct pml_error *err, enum err e, const ch
 	return sdk_error(err, e, e == ERR_BUSY ? 10 : 0, NULL, "start", "%s", text);
 }
 
+int sdk_call_opts(struct pml_call_opts *out, const struct pml_call_opts *o,
+		  struct pml_error *err)
+{
+	if (sdk_opts(out, sizeof(*out), o) && !out->reserved)
+		return PML_ERR_NONE;
+	return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
+			 "pml_call_opts: size is not set; use PML_CALL_OPTS_INIT");
+}
+
 int op_submit(struct pml_op *op, const struct pml_call_opts *o, struct pml_cq *cq, void *user,
 	      struct pml_error *err)
 {
 	struct pml *p = op->p;
 	struct pml_call_opts opts;
-	if (!sdk_opts(&opts, sizeof(opts), o) || opts.reserved)
-		return refuse(op, err, ERR_INVALID_PARAMS,
-			      "pml_call_opts: size is not set; use PML_CALL_OPTS_INIT");
+	int bad = sdk_call_opts(&opts, o, err);
+	if (bad != PML_ERR_NONE) {
+		op_destroy(op);
+		return bad;
+	}
 	if (cq && !cq_is_of(cq, p))
 		return refuse(op, err, ERR_INVALID_PARAMS,
 			      "the queue belongs to another handle");
@@ -118,6 +130,8 @@ void op_complete(struct pml_op *op)
 	p->n_live--;
 	pthread_mutex_unlock(&p->lock);
 	op->p = NULL;
+	if (op->store)
+		buffers_let_go(op->store);
 	bool orphan = op->orphan;
 	if (!orphan) {
 		__atomic_store_n(&op->done, true, __ATOMIC_RELEASE);
@@ -283,9 +297,7 @@ static void op_run(struct pml_op *op)
 
 void op_step(struct pml_op *op)
 {
-	pthread_mutex_lock(&op->lock);
-	bool cancelled = op->cancelled;
-	pthread_mutex_unlock(&op->lock);
+	bool cancelled = __atomic_load_n(&op->cancelled, __ATOMIC_ACQUIRE);
 	if (!op->running && cancelled)
 		op_end_unrun(op, ERR_CANCELLED, "cancelled before it was sent");
 	else if (!op->running)
@@ -369,6 +381,29 @@ int pml_op_code(const struct pml_op *op)
 	return op_over(op) ? op->error.code : PML_ERR_BUSY;
 }
 
+/* Under p->lock, while it is under way. */
+static void cancel_soon(struct pml *p, struct pml_op *op)
+{
+	__atomic_store_n(&op->cancelled, true, __ATOMIC_RELEASE);
+	if (list_linked(&op->door_node))
+		return;
+	list_push_back(&p->door, &op->door_node);
+	sdk_knock(p);
+}
+
+/* An op of the list cannot complete while the lock is held, though it may have begun to: op_complete takes a
+ * cancel that came too late out of the door again. */
+void op_cancel_users(struct pml *p, const struct pml_buffer *b)
+{
+	pthread_mutex_lock(&p->lock);
+	list_for_each (it, &p->live) {
+		struct pml_op *op = list_entry(it, struct pml_op, live_node);
+		if (op->store && buffers_held(op->store, b))
+			cancel_soon(p, op);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
 /* Marks an op that is under way and brings it to the loop once more. False: it is done. */
 static bool cancel(struct pml_op *op, bool orphan)
 {
@@ -376,13 +411,9 @@ static bool cancel(struct pml_op *op, bool orphan)
 	bool under_way = !op->done;
 	if (under_way) {
 		struct pml *p = op->p; /* lives as long as an op under way */
-		op->cancelled = true;
 		op->orphan |= orphan;
 		pthread_mutex_lock(&p->lock);
-		if (!list_linked(&op->door_node)) {
-			list_push_back(&p->door, &op->door_node);
-			sdk_knock(p);
-		}
+		cancel_soon(p, op);
 		pthread_mutex_unlock(&p->lock);
 	}
 	pthread_mutex_unlock(&op->lock);

@@ -24,6 +24,7 @@
 #include "base/where.h"
 #include "loop/loop.h"
 #include "pml.h"
+#include "pml_memory.h"
 #include "pml_store.h"
 #include "rpc/auth.h"
 #include "rpc/rpc.h"
@@ -53,6 +54,11 @@ struct guard *guard_ref(struct guard *g);
 void guard_unref(struct guard *g);
 /* False in a forked child. */
 bool guard_ok(const struct guard *g);
+/* Whose it is, from the opening to the closing: what outlives a handle finds it by this. */
+void guard_own(struct guard *g, struct pml *p);
+/* The owner, who cannot close until guard_leave; NULL: closed, and there is nothing to leave. */
+struct pml *guard_enter(struct guard *g);
+void guard_leave(struct guard *g);
 
 /* ---- error.c ---- */
 
@@ -76,6 +82,8 @@ bool sdk_opts(void *out, size_t out_size, const void *in);
 	  "time for a call that names none") \
 	F(u32, calls_max, "client.calls_max", "4096", "1", "1048576", 0, \
 	  "calls of one handle under way at once; more are BUSY") \
+	F(u32, snapshot_keys, "client.snapshot_keys", "1048576", "1", "67108864", 0, \
+	  "keys in all snapshots of one handle; more are BUSY. Each takes about 300 bytes, and as much again with copies on other hosts") \
 	F(enum, verify, "client.verify", "auto", "auto always", "", 0, \
 	  "when a get re-hashes what arrived: auto, what comes over a wire or from a disk, or an agent found at its start and has not read yet") \
 	F(enum, data_path, "client.data_path", "auto", "auto tcp", "", 0, \
@@ -122,6 +130,10 @@ struct pml {
 	pthread_mutex_t lock;
 	struct list door; /* operations handed in */
 	struct list live; /* operations under way, all of them */
+	/* buffers.c: by address, under buf_lock; the number is atomic */
+	pthread_rwlock_t buf_lock;
+	struct pml_buffer **buffers;
+	uint32_t n_buffers, cap_buffers;
 	struct post door_post;
 	bool door_posted, door_shut, closing; /* closing: no new operation */
 	uint32_t n_live;
@@ -185,7 +197,8 @@ struct pml_op {
 	/* its own lock, taken before p's and the queue's */
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool done, cancelled, orphan; /* orphan: freed by its owner while under way */
+	bool done, orphan; /* orphan: freed by its owner while under way */
+	bool cancelled;	   /* atomic: see op_cancel_users */
 	uint64_t spin_ns;	      /* a waiter looks for so long before it sleeps */
 	struct list cq_node;
 	bool collected; /* taken from its queue; under the queue's lock */
@@ -214,6 +227,8 @@ void op_wait(struct pml_op *op);
 /* Of a plain form: waits, and gives its error. */
 int op_wait_for(struct pml_op *op, struct pml_error *err);
 void op_destroy(struct pml_op *op);
+/* Any thread: operations under way that hold this buffer are cancelled. */
+void op_cancel_users(struct pml *p, const struct pml_buffer *b);
 /* Has it completed? A code of BUSY may be how it ended. */
 bool op_over(const struct pml_op *op);
 /* Is this op usable here? PML_ERR_NONE or the error to return. */
@@ -229,6 +244,11 @@ bool cq_is_of(const struct pml_cq *cq, const struct pml *p);
 
 /* client.c */
 int sdk_usable(const struct pml *p, struct pml_error *err);
+/* guard_enter, or PML_ERR_FORKED, PML_ERR_CLOSED. */
+int sdk_enter(struct guard *g, struct pml **out, struct pml_error *err);
+/* The options of a call, checked; o may be NULL. */
+int sdk_call_opts(struct pml_call_opts *out, const struct pml_call_opts *o,
+		  struct pml_error *err);
 /* "master" -> 0; -1: no such service. */
 int sdk_service(const char *name);
 /* Loop thread: the client of a service, made by need. */

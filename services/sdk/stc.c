@@ -29,6 +29,8 @@ static void set_defaults(struct stc_opts *o)
 		o->inline_bytes = 0;
 	if (!o->calls_max)
 		o->calls_max = STC_CALLS;
+	if (!o->snap_keys_max)
+		o->snap_keys_max = STC_SNAP_KEYS;
 }
 
 enum err stc_new(const struct stc_opts *o, struct stc **out, struct why *why)
@@ -52,6 +54,7 @@ enum err stc_new(const struct stc_opts *o, struct stc **out, struct why *why)
 	list_init(&s->held);
 	list_init(&s->ready);
 	list_init(&s->learning);
+	list_init(&s->snaps);
 	s->kick.fn = on_kick;
 	s->revoke.fn = on_revoke;
 	s->lanes.fn = on_lanes;
@@ -97,6 +100,7 @@ void stc_close(struct stc *s, void (*closed)(void *arg), void *arg)
 	s->closing = true;
 	s->closed = closed;
 	s->closed_arg = arg;
+	snap_close_all(s);
 	list_for_each (it, &s->calls) {
 		struct stc_work *w = list_entry(it, struct stc_work, node);
 		for (uint32_t i = 0; i < w->c->n; i++) {
@@ -169,6 +173,8 @@ static void on_work_end(struct post *p)
 	list_del(&w->learn_node);
 	s->n_calls--;
 	w->started = false;
+	if (w->c->kind == STC_SNAPSHOT)
+		snap_take(w);
 	w->c->done(w->c); /* w may be gone */
 	stc_maybe_end(s);
 }
@@ -227,6 +233,7 @@ void stc_call_free(struct stc_call *c)
 		free(f->peer);
 		free(f->text);
 	}
+	stc_snap_unref(c->snap);
 	free(c->work);
 	free(c->items);
 	free(c);
@@ -266,7 +273,7 @@ enum err stc_start(struct stc *s, struct stc_call *c)
 	struct stc_work *w = c->work;
 	if (s->closing)
 		return ERR_CLOSED;
-	if (s->n_calls >= s->o.calls_max)
+	if (s->n_calls >= s->o.calls_max || snap_room(s, c) != ERR_NONE)
 		return ERR_BUSY;
 	s->n_calls++;
 	list_push_back(&s->calls, &w->node);

@@ -59,7 +59,8 @@ struct stc_opts {
 	uint32_t step_bytes; /* of a copy between two looks; 0: 8 MiB */
 	uint32_t
 		inline_bytes; /* up to so many are copied on the loop; 0: 64 KiB; UINT32_MAX: none */
-	uint32_t calls_max; /* under way; more are ERR_BUSY; 0: 4096 */
+	uint32_t calls_max;	/* under way; more are ERR_BUSY; 0: 4096 */
+	uint32_t snap_keys_max; /* in all snapshots; more are ERR_BUSY; 0: 1 Mi */
 };
 
 /* out: owned, stc_close(). ERR_NO_MEMORY, ERR_BUSY (no threads). */
@@ -80,6 +81,7 @@ enum stc_kind {
 	STC_STAT,	  /* items: key -> stat */
 	STC_QUERY,	  /* items: key -> object, places; under a lease */
 	STC_RELEASE,	  /* items: key, if_version: as queried */
+	STC_SNAPSHOT,	  /* items: key, if_version -> version, size: they join call.snap */
 	STC_LIST,	  /* one item: key is the prefix; cursor, limit, tier -> list */
 	STC_EXPLAIN,	  /* one item: key -> explain */
 	STC_HOLDERS,	  /* one item, nothing in it -> holders */
@@ -149,6 +151,9 @@ struct stc_call {
 		uint32_t lease_ms;
 		struct bytes format;
 	} get;
+	/* SNAPSHOT: what they join; GET: what is read. A reference, the call's; NULL: none */
+	struct stc_snap *snap;
+	bool missing_ok; /* SNAPSHOT: those that are NOT_FOUND are left out; false: then none joins */
 	bool force; /* REMOVE, REMOVE_RANGE: hard-pinned ones too */
 	struct {    /* LIST */
 		struct bytes cursor;
@@ -179,3 +184,23 @@ void stc_call_free(struct stc_call *c);
 enum err stc_start(struct stc *s, struct stc_call *c) MUST_CHECK;
 /* Items that are not over end with ERR_CANCELLED, attempts are revoked; done follows. */
 void stc_cancel(struct stc_call *c);
+
+/* ---- snapshots: keys resolved once, leased until it is shut ---- */
+
+/*
+ * Filled by STC_SNAPSHOT calls, read by STC_GET calls: LEASE_LOST for a key whose version has gone, NOT_FOUND
+ * for one that is not in it. Counted. Any thread.
+ */
+struct stc_snap;
+enum err stc_snap_new(struct stc_snap **out) MUST_CHECK; /* ERR_NO_MEMORY */
+struct stc_snap *stc_snap_ref(struct stc_snap *p);
+void stc_snap_unref(struct stc_snap *p);
+/* For good: no key joins any more, leases go back. Calls that have it go on. */
+void stc_snap_shut(struct stc_snap *p);
+struct stc_found {
+	uint64_t version, size;
+	bool lost;
+};
+/* False: the key is not in it. */
+bool stc_snap_find(struct stc_snap *p, struct bytes key, struct stc_found *out);
+size_t stc_snap_n(struct stc_snap *p);

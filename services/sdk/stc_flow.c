@@ -224,9 +224,19 @@ static void on_tick(struct timer *t)
 {
 	struct stc *s = container_of(t, struct stc, tick);
 	msg_renew(s);
-	if (!list_empty(&s->held))
-		timer_start(s->o.loop, &s->tick,
-			    clock_after_ms(loop_now_ns(s->o.loop), STC_TICK_MS), on_tick);
+	uint64_t ms = snap_tick(s);
+	if (!list_empty(&s->held) || !list_empty(&s->snaps))
+		tick_in(s, ms);
+}
+
+void tick_in(struct stc *s, uint64_t ms)
+{
+	uint64_t due = clock_after_ms(loop_recent_ns(s->o.loop), ms);
+	if (timer_running(&s->tick) && s->tick_ns <= due)
+		return;
+	timer_stop(s->o.loop, &s->tick);
+	s->tick_ns = due;
+	timer_start(s->o.loop, &s->tick, due, on_tick);
 }
 
 void flow_hold(struct stc_flow *f, uint64_t every_ms)
@@ -237,8 +247,7 @@ void flow_hold(struct stc_flow *f, uint64_t every_ms)
 	f->renew_ns = now + f->lease_ns;
 	if (!list_linked(&f->held))
 		list_push_back(&s->held, &f->held);
-	if (!timer_running(&s->tick))
-		timer_start(s->o.loop, &s->tick, clock_after_ms(now, STC_TICK_MS), on_tick);
+	tick_in(s, STC_TICK_MS);
 }
 
 void flow_let_go(struct stc_flow *f)

@@ -62,6 +62,15 @@ static int found(struct stc_flow *f)
 	return GET_PICK;
 }
 
+/* The answer that the snapshot has kept. */
+static int from_snap(struct stc_flow *f)
+{
+	if (snap_use(f))
+		return found(f);
+	flow_fail(f);
+	return GET_END;
+}
+
 static int get_ask(struct op *op)
 {
 	struct stc_flow *f = flow_of(op);
@@ -69,12 +78,20 @@ static int get_ask(struct op *op)
 		flow_fail(f);
 		return GET_END;
 	}
+	if (f->w->c->snap && !f->reply && op->err == ERR_NONE)
+		return from_snap(f);
 	if (flow_ask(f, Q_QUERY) == OP_WAIT)
 		return OP_WAIT;
 	if (op->err != ERR_NONE)
 		return GET_END;
+	if (f->w->c->snap)
+		snap_asked(f);
 	if (f->err == ERR_NONE)
 		return found(f);
+	if (f->err == ERR_LEASE_LOST) { /* of a snapshot: for good */
+		flow_fail(f);
+		return GET_END;
+	}
 	if (flow_again(f))
 		return GET_PAUSE;
 	flow_fail(f);

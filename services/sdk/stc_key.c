@@ -21,6 +21,7 @@ static enum stc_q question(enum stc_kind kind)
 	case STC_STAT:
 		return Q_STAT;
 	case STC_QUERY:
+	case STC_SNAPSHOT:
 		return Q_QUERY;
 	case STC_RELEASE:
 		return Q_RELEASE;
@@ -50,6 +51,18 @@ static bool check_item(struct stc_flow *f)
 	return false;
 }
 
+static void take_version(struct stc_flow *f, const struct msg_object *o)
+{
+	struct stc_item *it = f->it;
+	it->version = o->version;
+	it->size = o->size;
+	if (it->if_version && it->if_version != o->version) {
+		flow_note(f, ERR_CONFLICT, 0, "master", "QUERY",
+			  "the key has another version than asked for");
+		flow_fail(f);
+	}
+}
+
 /* Moves what the answer says into the item. */
 static void take(struct stc_flow *f)
 {
@@ -67,6 +80,9 @@ static void take(struct stc_flow *f)
 		it->size = it->object->size;
 		it->places = r->query.places.p;
 		it->n_places = r->query.places.n;
+		break;
+	case STC_SNAPSHOT:
+		take_version(f, &r->query.items.p[f->msg_idx]);
 		break;
 	case STC_REMOVE_RANGE:
 		it->bytes = r->range.removed;

@@ -12,9 +12,15 @@
  * 4,096 (V4): a new one is taken. */
 enum { ATTEMPT_SPREAD = 2048 };
 
+struct stc_reply *reply_ref(struct stc_reply *r)
+{
+	__atomic_fetch_add(&r->refs, 1, __ATOMIC_RELAXED);
+	return r;
+}
+
 void reply_unref(struct stc_reply *r)
 {
-	if (!r || --r->refs > 0)
+	if (!r || __atomic_sub_fetch(&r->refs, 1, __ATOMIC_ACQ_REL) > 0)
 		return;
 	arena_fini(&r->arena);
 	free(r->bytes);
@@ -60,6 +66,7 @@ static void msg_free(struct stc_msg *m)
 {
 	if (m->holder)
 		holder_drop(m->s, m->holder);
+	stc_snap_unref(m->snap);
 	buf_fini(&m->body);
 	free(m->attempts);
 	free(m);
@@ -126,8 +133,7 @@ static void hand_out(struct stc_msg *m, struct stc_reply *r)
 		}
 		if (e == ERR_NONE) {
 			reply_unref(f->reply);
-			f->reply = r;
-			r->refs++;
+			f->reply = reply_ref(r);
 		}
 		answer(f, m, e, retry_ms, text.n ? text : BYTES_STR(err_text(e)));
 	}
@@ -151,8 +157,12 @@ static void on_background(struct stc_msg *m)
 {
 	struct stc_reply *r = NULL;
 	struct why why = { 0 };
-	if (m->call.err == ERR_NONE && m->call.method == METHOD_PUT_PROGRESS &&
-	    read_reply(m, &r, &why) == ERR_NONE)
+	bool read = m->snap || m->call.method == METHOD_PUT_PROGRESS;
+	if (m->call.err == ERR_NONE && read && read_reply(m, &r, &why) != ERR_NONE)
+		r = NULL;
+	if (m->snap)
+		snap_answered(m, r);
+	else if (r)
 		hear_closed(m->s, m, r);
 	reply_unref(r);
 }
@@ -182,7 +192,7 @@ static void on_done(struct rpc_call *c)
 	stc_maybe_end(s);
 }
 
-static struct stc_msg *msg_new(struct stc *s, enum stc_q q, uint32_t n, uint32_t n_attempts)
+struct stc_msg *msg_new(struct stc *s, enum stc_q q, uint32_t n, uint32_t n_attempts)
 {
 	struct stc_msg *m = calloc(1, sizeof(*m) + n * sizeof(m->flows[0]));
 	if (!m)
@@ -412,14 +422,16 @@ void msg_flush(struct stc_work *w)
 
 /* ---- for itself ---- */
 
-static void send_background(struct stc_msg *m, uint32_t method)
+bool msg_background(struct stc_msg *m, uint32_t method)
 {
 	struct stc *s = m->s;
 	struct why why = { 0 };
 	uint32_t ms = s->closing ? STC_BG_CLOSING_MS : STC_BG_MS;
 	m->background = true;
-	if (msg_send(m, method, clock_after_ms(loop_now_ns(s->o.loop), ms), &why) != ERR_NONE)
-		msg_free(m);
+	if (msg_send(m, method, clock_after_ms(loop_now_ns(s->o.loop), ms), &why) == ERR_NONE)
+		return true;
+	msg_free(m);
+	return false;
 }
 
 void msg_revoke(struct stc *s, uint64_t attempt, uint64_t version)
@@ -454,7 +466,7 @@ static void send_attempts(struct stc *s, uint32_t method, const struct msg_attem
 	for (uint32_t i = 0; i < n; i++)
 		m->attempts[i] = v[i].attempt;
 	enc_attempts_req(&m->body, &q);
-	send_background(m, method);
+	(void)msg_background(m, method);
 }
 
 void msg_send_revokes(struct stc *s)
@@ -472,7 +484,7 @@ static void send_leases(struct stc *s, const struct msg_lease *v, uint32_t n, ui
 	if (!m)
 		return;
 	enc_leases_req(&m->body, &q);
-	send_background(m, METHOD_RENEW);
+	(void)msg_background(m, METHOD_RENEW);
 }
 
 /* Is there progress to tell of, or a lease that runs out? B4 */

@@ -10,6 +10,7 @@
  *   stc_dlane.c  data lanes to agents whose pool is not mapped; stc_remote.c: copies over them
  *   stc_flow.c   what the flows share: asking, pausing, waiting for a pool and a turn
  *   stc_put.c, stc_get.c, stc_key.c   the flows, one op table each
+ *   stc_snap.c   snapshots: answers that are kept, leases that are renewed
  *
  * P1: a message never points to a flow that has left it (flow_leave); it may outlive the call.
  * P2: a call is over when all its flows are, and its flush has run.
@@ -32,6 +33,7 @@ enum {
 	STC_INLINE = 16 << 10,
 	STC_THREADS = 2,
 	STC_CALLS = 4096,
+	STC_SNAP_KEYS = 1 << 20,
 	STC_MSG_ITEMS = 1024, /* answers with tickets and replicas stay far below a message */
 	STC_MSG_BYTES = 2 << 20,
 	STC_REPLY_BYTES = 64 << 20, /* decoded */
@@ -70,9 +72,9 @@ enum stc_q {
 	Q_N,
 };
 
-/* A decoded answer; counted. */
+/* A decoded answer; counted, and not changed. */
 struct stc_reply {
-	uint32_t refs;
+	uint32_t refs; /* atomic: calls are freed by any thread */
 	struct arena arena;
 	uint8_t *bytes;
 	union {
@@ -235,7 +237,9 @@ struct stc_msg {
 	struct stc_holder *holder; /* NULL: the master */
 	struct buf body;
 	uint32_t n, live;
-	uint64_t *attempts; /* Q_PUT, and progress */
+	uint64_t *attempts;    /* Q_PUT, and progress; of a snapshot: places in its page */
+	struct stc_snap *snap; /* a reference: stc_snap.c has the answer; NULL: none */
+	struct snap_page *page;
 	struct stc_flow *flows[];
 };
 
@@ -249,10 +253,13 @@ struct stc {
 	struct list held;     /* flows to be renewed */
 	struct list ready;    /* flows that wait for a turn */
 	struct list learning; /* works that wait for the term */
+	struct list snaps;
+	uint64_t n_snap_keys; /* and those that may be soon */
 	uint32_t n_calls, n_msgs, n_holders, n_pools, n_peers, n_mapping, n_active, active_max;
 	struct post kick, revoke, sent, lanes, end;
 	bool lanes_due, kick_due, revoke_due, sent_due, end_due, learn_sent;
 	struct timer tick;
+	uint64_t tick_ns;	/* when it is due */
 	struct stc_copy *spare; /* one that is not in use: most are over at once; NULL: none */
 	/* attempts to be revoked */
 	struct msg_attempt *revokes;
@@ -285,6 +292,11 @@ void msg_revoke(struct stc *s, uint64_t attempt, uint64_t version);
 void msg_send_revokes(struct stc *s);
 /* Progress and renewals of what is due among s->held. */
 void msg_renew(struct stc *s);
+/* n flows, n_attempts numbers; NULL: no memory. */
+struct stc_msg *msg_new(struct stc *s, enum stc_q q, uint32_t n, uint32_t n_attempts);
+/* Sends it for the session itself, or frees it. False: freed. */
+bool msg_background(struct stc_msg *m, uint32_t method);
+struct stc_reply *reply_ref(struct stc_reply *r);
 void reply_unref(struct stc_reply *r);
 
 /* ---- stc_wire.c: pure ---- */
@@ -346,6 +358,22 @@ void remote_step(struct job *j);
 bool remote_copy(struct stc_flow *f);
 void remote_stop(struct stc_flow *f);
 
+/* ---- stc_snap.c ---- */
+
+/* Is there room for its keys? Then they are counted. ERR_BUSY. */
+enum err snap_room(struct stc *s, const struct stc_call *c) MUST_CHECK;
+/* An STC_SNAPSHOT call is over: its keys join, or its items fail. */
+void snap_take(struct stc_work *w);
+/* What the snapshot knows of the flow's key becomes its reply. False: noted, it is not to be read. */
+bool snap_use(struct stc_flow *f);
+/* The master was asked again for a key of a snapshot: notes LEASE_LOST when its version has gone. */
+void snap_asked(struct stc_flow *f);
+/* The answer to a message of a snapshot; NULL: none came. */
+void snap_answered(struct stc_msg *m, struct stc_reply *r);
+/* Renews what is due. Milliseconds until it is to be called again. */
+uint64_t snap_tick(struct stc *s);
+void snap_close_all(struct stc *s);
+
 /* ---- stc_copy.c ---- */
 
 /* Before the first step. ERR_NO_MEMORY; ERR_BAD_MESSAGE extents that are none of the pool or too
@@ -388,6 +416,8 @@ void flow_turn_over(struct stc_flow *f);
 /* The next step of the copy. True: it was done at once; false: wait. */
 bool flow_copy(struct stc_flow *f);
 void flow_hold(struct stc_flow *f, uint64_t every_ms);
+/* The tick comes within ms. */
+void tick_in(struct stc *s, uint64_t ms);
 /* Everything it holds goes back. */
 void flow_let_go(struct stc_flow *f);
 

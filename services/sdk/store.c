@@ -63,6 +63,7 @@ static enum err session(struct pml *p, struct why *why)
 		.map = map_pool,
 		.ctx = p,
 		.calls_max = p->calls_max,
+		.snap_keys_max = p->set.snapshot_keys,
 	};
 	return p->stc ? ERR_NONE : stc_new(&o, &p->stc, why);
 }
@@ -78,7 +79,8 @@ static void on_done(struct stc_call *c)
 	const struct stc_item *bad = NULL;
 	sdk_ended(op->p);
 	for (uint32_t i = 0; i < c->n && !bad; i++)
-		if (c->items[i].err != ERR_NONE)
+		if (c->items[i].err != ERR_NONE &&
+		    !(c->missing_ok && c->items[i].err == ERR_NOT_FOUND))
 			bad = &c->items[i];
 	if (bad)
 		item_error(bad, &op->error);
@@ -99,6 +101,11 @@ void sop_run(struct pml_op *op)
 	enum err e = session(p, &why);
 	if (e == ERR_NONE)
 		e = stc_start(p->stc, c);
+	if (e == ERR_BUSY && c->kind == STC_SNAPSHOT)
+		(void)why_set(&why, e,
+			      "client.snapshot_keys = %u: no room for %u more keys in "
+			      "the handle's snapshots; close one, or set it higher",
+			      p->set.snapshot_keys, c->n);
 	if (e == ERR_NONE)
 		sdk_begun(p, op);
 	else
@@ -123,6 +130,8 @@ void sop_free(struct sop *s)
 {
 	if (!s)
 		return;
+	(void)pml_snapshot_close(s->opened);
+	buffers_let_go(s);
 	stc_call_free(s->call);
 	arena_fini(&s->mem);
 	free(s);
@@ -142,19 +151,21 @@ static int no_place(struct pml_error *err)
 			 "a place for the result (out, yes) is NULL");
 }
 
-static int start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, void *user,
-		 struct pml_op **out, struct pml_error *err)
+int sop_start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, void *user,
+	      struct pml_op **out, struct pml_error *err)
 {
 	struct pml_call_opts o = PML_CALL_OPTS_INIT;
 	struct pml_op *op = NULL;
 	struct sop *s = NULL;
 	int e = sdk_usable(p, err);
-	if (!out)
-		return no_place(err);
+	if (e == PML_ERR_NONE && !out)
+		e = no_place(err);
 	if (e == PML_ERR_NONE)
 		e = sop_make(p, w, &s, &o.deadline_ms, err);
-	if (e != PML_ERR_NONE)
+	if (e != PML_ERR_NONE) {
+		(void)pml_snapshot_close(w->opens);
 		return e;
+	}
 	if (op_new(p, OP_STORE, 0, &op) != ERR_NONE) {
 		sop_free(s);
 		return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "start",
@@ -173,7 +184,7 @@ int pml_put_start(struct pml *p, const struct pml_item *items, size_t n,
 		  struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_PUT, .items = items, .n = n, .put = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_upsert_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -183,7 +194,7 @@ int pml_upsert_start(struct pml *p, const struct pml_item *items, size_t n,
 	struct sop_wish w = {
 		.kind = STC_PUT, .items = items, .n = n, .upsert = true, .put = o
 	};
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_get_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -191,7 +202,7 @@ int pml_get_start(struct pml *p, const struct pml_item *items, size_t n,
 		  struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_GET, .items = items, .n = n, .get = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_remove_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -199,7 +210,7 @@ int pml_remove_start(struct pml *p, const struct pml_item *items, size_t n,
 		     struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_REMOVE, .items = items, .n = n, .remove = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_exists_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -207,7 +218,7 @@ int pml_exists_start(struct pml *p, const struct pml_item *items, size_t n,
 		     struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_EXISTS, .items = items, .n = n, .get = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_stat_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -215,7 +226,7 @@ int pml_stat_start(struct pml *p, const struct pml_item *items, size_t n,
 		   struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_STAT, .items = items, .n = n, .get = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_query_start(struct pml *p, const struct pml_item *items, size_t n,
@@ -223,14 +234,14 @@ int pml_query_start(struct pml *p, const struct pml_item *items, size_t n,
 		    struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_QUERY, .items = items, .n = n, .get = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_release_start(struct pml *p, const struct pml_item *items, size_t n, struct pml_cq *cq,
 		      void *user, struct pml_op **out, struct pml_error *err)
 {
 	struct sop_wish w = { .kind = STC_RELEASE, .items = items, .n = n };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 static struct pml_item one_key(const void *key, size_t key_bytes)
@@ -247,7 +258,7 @@ int pml_remove_prefix_start(struct pml *p, const void *prefix, size_t prefix_byt
 {
 	struct pml_item it = one_key(prefix, prefix_bytes);
 	struct sop_wish w = { .kind = STC_REMOVE_RANGE, .items = &it, .n = 1, .remove = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 int pml_list_start(struct pml *p, const void *prefix, size_t prefix_bytes,
@@ -256,7 +267,7 @@ int pml_list_start(struct pml *p, const void *prefix, size_t prefix_bytes,
 {
 	struct pml_item it = one_key(prefix, prefix_bytes);
 	struct sop_wish w = { .kind = STC_LIST, .items = &it, .n = 1, .list = o };
-	return start(p, &w, cq, user, out, err);
+	return sop_start(p, &w, cq, user, out, err);
 }
 
 /* ---- plain forms ---- */
@@ -285,7 +296,7 @@ static int put_one(struct pml *p, bool upsert, const void *key, size_t key_bytes
 	struct sop_wish w = {
 		.kind = STC_PUT, .items = &it, .n = 1, .upsert = upsert, .put = o
 	};
-	int e = start(p, &w, NULL, NULL, &op, err);
+	int e = sop_start(p, &w, NULL, NULL, &op, err);
 	return sop_finish(e, op, NULL, err);
 }
 
@@ -301,20 +312,23 @@ int pml_upsert(struct pml *p, const void *key, size_t key_bytes, const void *dat
 	return put_one(p, true, key, key_bytes, data, n, o, err);
 }
 
-static int get_one(struct pml *p, const struct pml_item *it, size_t *n_out,
-		   const struct pml_get_opts *o, struct pml_error *err)
+int sop_get_finish(struct pml_op *op, size_t *n_out, struct pml_error *err)
 {
-	struct pml_op *op = NULL;
-	int e = pml_get_start(p, it, 1, o, NULL, NULL, &op, err);
-	if (e != PML_ERR_NONE)
-		return e;
 	assert(op);
-	e = op_wait_for(op, err);
+	int e = op_wait_for(op, err);
 	const struct stc_item *x = &op->store->call->items[0];
 	if (n_out && (e == PML_ERR_NONE || e == PML_ERR_TOO_LARGE))
 		*n_out = e == PML_ERR_NONE ? x->bytes : x->size;
 	op_destroy(op);
 	return e;
+}
+
+static int get_one(struct pml *p, const struct pml_item *it, size_t *n_out,
+		   const struct pml_get_opts *o, struct pml_error *err)
+{
+	struct pml_op *op = NULL;
+	int e = pml_get_start(p, it, 1, o, NULL, NULL, &op, err);
+	return e == PML_ERR_NONE ? sop_get_finish(op, n_out, err) : e;
 }
 
 int pml_get(struct pml *p, const void *key, size_t key_bytes, void *buf, size_t cap,
@@ -435,12 +449,12 @@ static int plain(struct pml *p, enum stc_kind kind, const struct pml_item *it,
 	struct pml_op *op = NULL;
 	if (!out)
 		return no_place(err);
-	if (!sdk_opts(&opts, sizeof(opts), o) || opts.reserved)
-		return sdk_error(err, ERR_INVALID_PARAMS, 0, NULL, "start",
-				 "pml_call_opts: size is not set; use PML_CALL_OPTS_INIT");
+	int e = sdk_call_opts(&opts, o, err);
+	if (e != PML_ERR_NONE)
+		return e;
 	get.deadline_ms = opts.deadline_ms;
 	struct sop_wish w = { .kind = kind, .items = it, .n = 1, .get = &get };
-	int e = start(p, &w, NULL, NULL, &op, err);
+	e = sop_start(p, &w, NULL, NULL, &op, err);
 	return sop_finish(e, op, out, err);
 }
 

@@ -10,7 +10,11 @@
  */
 #pragma once
 
+#include "buffers.h"
+#include "pml_snapshot.h"
 #include "sdk.h"
+
+#define PML_FORMAT_MAX 64
 
 enum { SOP_BYTES = 256 << 20, SOP_PIECES_MAX = 65536 };
 
@@ -26,6 +30,8 @@ struct sop {
 	struct pml_op *op;
 	struct arena mem; /* copies of what the caller passed; texts and arrays of the views */
 	uint64_t total;	  /* bytes of a put */
+	struct pml_snapshot *opened; /* by it, and not taken; NULL: none */
+	struct sop_held *held;	     /* registered buffers; in mem */
 	/* made when it is over */
 	union {
 		struct pml_stat_info *stats;
@@ -50,13 +56,21 @@ struct sop_wish {
 	const struct pml_get_opts *get;
 	const struct pml_remove_opts *remove;
 	const struct pml_list_opts *list;
+	struct stc_snap *snap;	    /* borrowed: joined, or read */
+	struct pml_snapshot *opens; /* taken, by the operation or when there is none */
+	bool missing_ok;
 };
 /* out: owned. Fills err. deadline_ms: of the options. */
-int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
+int sop_make(struct pml *p, const struct sop_wish *w, struct sop **out,
 	     uint32_t *deadline_ms, struct pml_error *err);
 
 /* ---- store.c ---- */
 
+/* As the public _start forms. */
+int sop_start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, void *user,
+	      struct pml_op **out, struct pml_error *err);
+/* Of a get of one item that was started: waits, and says how many bytes, or how many it takes. */
+int sop_get_finish(struct pml_op *op, size_t *n_out, struct pml_error *err);
 /* Of a plain form whose start said e: waits, and gives its error. out NULL: nobody wants its results, it is
  * freed. */
 int sop_finish(int e, struct pml_op *op, struct pml_op **out, struct pml_error *err);

@@ -7,7 +7,7 @@
 
 struct make {
 	struct sop *s;
-	const struct pml *p;
+	struct pml *p;
 	const struct sop_wish *w;
 	struct pml_put_opts put;
 	struct pml_get_opts get;
@@ -103,7 +103,7 @@ static void take_put(struct make *m)
 	c->put.soft_pin_ms = o->soft_pin_ms;
 	c->put.replica_num = o->replica_num;
 	c->put.replicas_required = o->replicas_required;
-	c->put.format = keep_text(m, o->format, 64, "format: at most 64 bytes");
+	c->put.format = keep_text(m, o->format, PML_FORMAT_MAX, "format: at most 64 bytes");
 }
 
 static void take_get(struct make *m)
@@ -120,7 +120,7 @@ static void take_get(struct make *m)
 			(o->verify == PML_VERIFY_SETTING && m->p->set.verify == 1);
 	c->get.lease_ms = o->lease_ms;
 	c->get.recovering_as_miss = o->recovering_as_miss;
-	c->get.format = keep_text(m, o->format, 64, "format: at most 64 bytes");
+	c->get.format = keep_text(m, o->format, PML_FORMAT_MAX, "format: at most 64 bytes");
 }
 
 static void take_remove(struct make *m)
@@ -165,6 +165,7 @@ static uint32_t take_opts(struct make *m)
 	case STC_EXISTS:
 	case STC_STAT:
 	case STC_QUERY:
+	case STC_SNAPSHOT:
 	case STC_EXPLAIN:
 	case STC_HOLDERS:
 		take_get(m);
@@ -235,6 +236,18 @@ static void take_pieces(struct make *m, const struct pml_item *in, struct stc_it
 	out->n_ranges = (uint32_t)in->n_ranges;
 }
 
+static void hold_buffers(struct make *m, const struct stc_item *it)
+{
+	struct why why = { 0 };
+	if (m->e != PML_ERR_NONE)
+		return;
+	enum err e =
+		buffers_hold(m->p, m->s, it->bufs, it->n_bufs, m->w->kind == STC_GET, &why);
+	if (e != ERR_NONE)
+		m->e = sdk_error(m->err, e, 0, NULL, "start", "item %zu: %s", m->item,
+				 why.err ? why.text : "no memory for an operation");
+}
+
 static void take_item(struct make *m, const struct pml_item *in, struct stc_item *out)
 {
 	const struct pml_put_opts *o = &m->put;
@@ -246,6 +259,7 @@ static void take_item(struct make *m, const struct pml_item *in, struct stc_item
 			take_regions(m, in, out);
 		else
 			take_pieces(m, in, out);
+		hold_buffers(m, out);
 	}
 	if (!put)
 		return;
@@ -272,8 +286,8 @@ static bool item_at(const struct sop_wish *w, size_t i, struct pml_item *out)
 	       !out->reserved;
 }
 
-int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
-	     uint32_t *deadline_ms, struct pml_error *err)
+int sop_make(struct pml *p, const struct sop_wish *w, struct sop **out, uint32_t *deadline_ms,
+	     struct pml_error *err)
 {
 	struct make m = { .p = p, .w = w, .err = err };
 	struct pml_item in;
@@ -295,9 +309,13 @@ int sop_make(const struct pml *p, const struct sop_wish *w, struct sop **out,
 		else
 			refuse(&m, "pml_item: size is not set; use PML_ITEM_INIT");
 	}
-	if (m.e == PML_ERR_NONE)
-		*out = s;
-	else
+	if (m.e != PML_ERR_NONE) {
 		sop_free(s);
+		return m.e;
+	}
+	s->opened = w->opens;
+	s->call->missing_ok = w->missing_ok;
+	s->call->snap = w->snap ? stc_snap_ref(w->snap) : NULL;
+	*out = s;
 	return m.e;
 }

@@ -174,6 +174,7 @@ enum err sop_views(struct sop *s)
 	case STC_REMOVE_RANGE:
 	case STC_EXISTS:
 	case STC_RELEASE:
+	case STC_SNAPSHOT:
 	case STC_LIST:
 		break;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libpomelo, the memory side of puts and gets: strided (N-D) regions, tensors as DLPack describes them.
+ * libpomelo, the memory side of puts and gets: strided (N-D) regions, tensors as DLPack describes them, registered
+ * buffers.
  *
  * A region is a loop of copies between an object and memory of yours: for each index of counts, outermost
  * first, inner_bytes are moved between
@@ -99,6 +100,66 @@ struct pml_tensor {
  */
 PML_API int pml_nd_region_of_tensor(const struct pml_tensor *t, uint64_t object_offset,
 				    struct pml_nd_region *out, struct pml_error *err);
+
+/* ---- registered buffers ---- */
+
+/*
+ * Memory that is used again and again may be registered: it is looked at once, its pages are brought in, and
+ * from then on calls whose memory touches it have to lie in it. Puts and gets find it by its address; memory
+ * that is in no registered buffer is as good, and the first copy to fresh memory only slower.
+ *
+ * What registering buys: a pointer that is wrong is a typed error before anything moves, and memory can be given
+ * up at any moment: pml_buffer_unregister ends the calls that use it and waits for them.
+ */
+struct pml_buffer;
+
+struct pml_buffer_opts {
+	size_t size;
+	bool read_only;	  /* for puts alone: memory that may not be written */
+	bool lock;	  /* mlock: never swapped out */
+	bool no_prefault; /* pages come in as they are used */
+	bool reserved[5]; /* false */
+};
+#define PML_BUFFER_OPTS_INIT                                         \
+	{                                                            \
+		sizeof(struct pml_buffer_opts), false, false, false, \
+		{                                                    \
+			false                                        \
+		}                                                    \
+	}
+
+/*
+ * Takes as long as the kernel needs for its pages (about 0.3 s a GiB of fresh memory), in slices.
+ *
+ * base  bytes of yours, mapped until the buffer is unregistered
+ * out   yours, pml_buffer_unregister()
+ *
+ * INVALID_PARAMS  it is not all mapped, or may not be written
+ * EXISTS          a part of it is in another registered buffer of this handle
+ * NO_MEMORY       mlock: RLIMIT_MEMLOCK     BUSY  65,536 buffers
+ */
+PML_API int pml_buffer_register(struct pml *p, void *base, size_t bytes,
+				const struct pml_buffer_opts *o, struct pml_buffer **out,
+				struct pml_error *err);
+/* Calls under way that use it end, with CANCELLED unless they were over anyway; when this returns, nothing of the
+ * library touches its memory. May come after pml_close. NULL is fine. */
+PML_API int pml_buffer_unregister(struct pml_buffer *b);
+
+struct pml_buffer_facts {
+	size_t size;
+	void *base;
+	size_t bytes;
+	uint32_t calls; /* that use it now */
+	bool read_only, locked;
+	bool prefaulted; /* false: not wanted, or the kernel cannot */
+	bool reserved;
+};
+#define PML_BUFFER_FACTS_INIT                                                        \
+	{                                                                            \
+		sizeof(struct pml_buffer_facts), 0, 0, 0, false, false, false, false \
+	}
+/* out->size is set by the caller. */
+PML_API int pml_buffer_info(const struct pml_buffer *b, struct pml_buffer_facts *out);
 
 #ifdef __cplusplus
 }

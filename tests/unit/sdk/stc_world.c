@@ -89,7 +89,8 @@ static void start_client(void *arg)
 			       .ctx = w,
 			       .step_bytes = w->o.step_bytes ? w->o.step_bytes : 4096,
 			       .inline_bytes =
-				       w->o.inline_bytes ? w->o.inline_bytes : UINT32_MAX };
+				       w->o.inline_bytes ? w->o.inline_bytes : UINT32_MAX,
+			       .snap_keys_max = w->o.snap_keys_max };
 	if (e == ERR_NONE)
 		e = stc_new(&so, &w->stc, &why);
 	SIM_CHECK(e == ERR_NONE, "%s", why.text);

@@ -15,6 +15,7 @@ struct w_opts {
 	uint32_t step_bytes;   /* 0: 4096 */
 	uint32_t inline_bytes; /* as stc_opts; 0: none */
 	uint64_t pool_bytes;   /* 0: 16 MiB */
+	uint32_t snap_keys_max;
 };
 
 struct world {
