@@ -191,6 +191,14 @@ Test(store, example_put_get)
 	example((const char *[]){ exe, NULL });
 }
 
+/* Strided regions through a snapshot into a registered buffer. */
+Test(store, example_kv_tiles)
+{
+	const char *exe = getenv("POMELO_TEST_KV_TILES");
+	cr_assert_not_null(exe, "run by `meson test`");
+	example((const char *[]){ exe, NULL });
+}
+
 Test(store, example_prefix_cache_in_cpp)
 {
 	const char *exe = getenv("POMELO_TEST_PREFIX_CACHE");

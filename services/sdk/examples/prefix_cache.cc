@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "pml_store.h"
+#include "pml_snapshot.h"
 
 namespace
 {
@@ -21,10 +21,12 @@ namespace
 struct Closer {
 	void operator()(pml *p) const { pml_close(p); }
 	void operator()(pml_op *op) const { pml_op_free(op); }
+	void operator()(pml_snapshot *s) const { pml_snapshot_close(s); }
 };
 
 using Handle = std::unique_ptr<pml, Closer>;
 using Op = std::unique_ptr<pml_op, Closer>;
+using Snapshot = std::unique_ptr<pml_snapshot, Closer>;
 using Block = std::vector<unsigned char>;
 
 [[noreturn]] void fail(const char *what, const pml_error &err)
@@ -61,16 +63,26 @@ class PrefixCache
 		return n;
 	}
 
-	/* Blocks first .. first + n; false: one has gone meanwhile, which is a miss. */
+	/*
+	 * The first n blocks; false: one has gone meanwhile, which is a miss. They are leased together before the
+	 * first byte moves: no eviction comes between the first and the last.
+	 */
 	bool read(const std::vector<unsigned> &ids, std::vector<Block> &blocks, size_t n)
 	{
 		Items t(*this, ids, &blocks, 0, n);
 		pml_error err = PML_ERROR_INIT;
 		pml_op *op = nullptr;
+		pml_snapshot *raw = nullptr;
 		if (n == 0)
 			return true;
-		if (pml_get_start(p_.get(), t.v.data(), n, nullptr, nullptr, nullptr, &op,
-				  &err) != PML_ERR_NONE)
+		int e = pml_snapshot_open(p_.get(), t.v.data(), n, nullptr, &raw, &err);
+		if (e == PML_ERR_NOT_FOUND)
+			return false;
+		if (e != PML_ERR_NONE)
+			fail("snapshot", err);
+		Snapshot s(raw);
+		if (pml_snapshot_get_start(s.get(), t.v.data(), n, nullptr, nullptr, nullptr,
+					   &op, &err) != PML_ERR_NONE)
 			fail("get", err);
 		for (int code : finish(op))
 			if (code != PML_ERR_NONE)
