@@ -124,6 +124,7 @@ static enum err raise_epoch(struct hold *h, uint32_t shard, uint64_t term, uint6
 	h->scan_owed[shard] = true;
 	if (h->closed[shard])
 		closed_clear(h->closed[shard]);
+	h->copies[shard] = 0;
 	return ERR_NONE;
 }
 
@@ -184,8 +185,9 @@ static enum err check_ticket(const struct hold *h, const struct msg_ticket *t,
 			     struct extent *ext, struct why *why)
 {
 	uint64_t bytes = 0;
-	if (t->op != TICKET_WRITE || t->version == 0 || t->shard >= h->p->super.n_shards)
-		return bad_ticket(why, "no write ticket of a shard of ours");
+	if ((t->op != TICKET_WRITE && t->op != TICKET_PULL) || t->version == 0 ||
+	    t->shard >= h->p->super.n_shards)
+		return bad_ticket(why, "no write or pull ticket of a shard of ours");
 	if (memcmp(t->pool, h->p->super.pool, sizeof(t->pool)) != 0)
 		return bad_ticket(why, "it is for another pool");
 	if (t->extents.n > OBJ_EXTENTS_MAX || t->size > OBJ_SIZE_MAX)
@@ -233,6 +235,17 @@ static enum err may_commit(struct hold *h, const struct msg_ticket *t, const str
 	return hold_commit_named(h, t->version) ? ERR_BUSY : ERR_NONE;
 }
 
+/* A copy may be of an old version, below what has left the ring: only what the ring names is fenced, and a
+ * command that comes late is known by its number (hold_pull_admit). */
+static enum err may_pull(struct hold *h, const struct msg_ticket *t)
+{
+	if (t->pool_epoch != h->p->super.under[t->shard].pool_epoch)
+		return ERR_STALE_EPOCH;
+	if (hold_in_ring(h, t->shard, t->version))
+		return ERR_STALE_ATTEMPT;
+	return hold_commit_named(h, t->version) ? ERR_BUSY : ERR_NONE;
+}
+
 static enum err commit_new(struct hold *h, const struct msg_ticket *t, const struct extent *ext,
 			   uint64_t sum, uint32_t *slot, struct why *why)
 {
@@ -266,12 +279,13 @@ enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
 		return commit_again(h, slot, out);
 	e = closed_of(h, t->shard, &c);
 	if (e == ERR_NONE)
-		e = may_commit(h, t, c);
+		e = t->op == TICKET_PULL ? may_pull(h, t) : may_commit(h, t, c);
 	if (e == ERR_NONE)
 		e = commit_new(h, t, ext, sum, &slot, why);
 	if (e)
 		return e;
-	closed_add(c, t->version);
+	if (t->op == TICKET_WRITE)
+		closed_add(c, t->version);
 	hold_slot_at(h, slot, out);
 	return ERR_NONE;
 }
@@ -282,7 +296,8 @@ enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane
 	struct closed *c;
 	if (t->op == TICKET_WRITE && memcmp(t->pool, h->p->super.pool, sizeof(t->pool)) != 0)
 		return why_set(why, ERR_STALE_EPOCH, "put: the ticket is for another pool");
-	enum err e = check_ticket(h, t, ext, why);
+	enum err e = t->op == TICKET_PULL ? bad_ticket(why, "no write ticket")
+					  : check_ticket(h, t, ext, why);
 	if (e)
 		return e;
 	if (directory_find(h->p, t->shard, t->version) != NO_SLOT)
@@ -296,6 +311,40 @@ enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane
 		return why_set(why, e, "put: %s", err_text(e));
 	return lane_begin(lane, h->p->ctl, t->shard, t->pool_epoch, t->version, ext,
 			  t->extents.n);
+}
+
+static enum err check_pull(struct hold *h, const struct msg_ticket *t,
+			   struct extent ext[OBJ_EXTENTS_MAX], struct why *why)
+{
+	enum err e = t->op == TICKET_PULL ? check_ticket(h, t, ext, why)
+					  : bad_ticket(why, "no pull ticket");
+	if (e)
+		return e;
+	if (directory_find(h->p, t->shard, t->version) != NO_SLOT)
+		return ERR_EXISTS;
+	e = may_pull(h, t);
+	return e ? why_set(why, e, "pull: %s", err_text(e)) : e;
+}
+
+enum err hold_pull_admit(struct hold *h, const struct msg_ticket *t, struct why *why)
+{
+	struct extent ext[OBJ_EXTENTS_MAX];
+	enum err e = check_pull(h, t, ext, why);
+	if (e != ERR_NONE && e != ERR_EXISTS)
+		return e;
+	bool late = t->attempt <= h->copies[t->shard];
+	h->copies[t->shard] = MAX_OF(h->copies[t->shard], t->attempt);
+	return late && e == ERR_NONE ? why_set(why, ERR_STALE_ATTEMPT, "pull: an old command")
+				     : e;
+}
+
+enum err hold_pull(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
+		   struct extent ext[OBJ_EXTENTS_MAX], struct why *why)
+{
+	enum err e = check_pull(h, t, ext, why);
+	if (e == ERR_NONE)
+		lane_name(lane, t->shard, t->version, ext, t->extents.n);
+	return e;
 }
 
 void hold_confirm(struct hold *h, uint32_t shard, uint64_t version)

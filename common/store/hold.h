@@ -79,14 +79,14 @@ struct hold_slot {
 };
 
 /*
- * COMMIT (V3). t: an opened ticket (its MAC is good), of the tenant that asks.
+ * COMMIT (V3). t: an opened write or pull ticket (its MAC is good), of the tenant that asks.
  *
  * ERR_NONE            the slot is COMMITTED or RETIRED: PUBLISH it, answer then; out is filled
  * ERR_NOT_READY       not remembered: ask the master whether the version is open (CONFIRM), then
  *                     hold_confirm and call again
  * ERR_STALE_EPOCH, ERR_STALE_ATTEMPT
  * ERR_BUSY            a hazard still names it: the client has not cleared its word
- * ERR_BAD_TICKET      no write ticket, or extents that are none of this pool (why)
+ * ERR_BAD_TICKET      neither of them, or extents that are none of this pool (why)
  * ERR_NO_SPACE        no free slot, or no room for its key (nothing has changed)
  */
 enum err hold_commit(struct hold *h, const struct msg_ticket *t, uint64_t sum,
@@ -113,6 +113,23 @@ void hold_commits_end(struct hold *h);
  */
 enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
 		    struct extent ext[OBJ_EXTENTS_MAX], struct why *why) MUST_CHECK;
+/*
+ * COPY: a copy that our own process is to fetch. t: an opened pull ticket. Admitted at most once: its number
+ * (attempt) is above that of every other in this pool_epoch, so what comes late begins nothing (V3), while
+ * an old version may be copied, and one that was here before may come back.
+ *
+ * ERR_EXISTS          a slot has this version: hold_commit says which
+ * ERR_STALE_EPOCH, ERR_STALE_ATTEMPT (late, or fenced), ERR_BUSY, ERR_BAD_TICKET  as hold_write
+ */
+enum err hold_pull_admit(struct hold *h, const struct msg_ticket *t, struct why *why)
+	MUST_CHECK;
+/*
+ * One that was admitted begins to write: the hazard record names its version until lane_end. Its writer
+ * looks at no ring: whoever calls hold_fence or hold_adopt stops it. hold_commit takes the ticket when
+ * the record was taken back. ext, errors: as hold_write, and ERR_EXISTS.
+ */
+enum err hold_pull(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
+		   struct extent ext[OBJ_EXTENTS_MAX], struct why *why) MUST_CHECK;
 /* The master says this version is open. */
 void hold_confirm(struct hold *h, uint32_t shard, uint64_t version);
 /* The answer to PUBLISH came, or MARK: sets the published mark (V6). ERR_NOT_FOUND: the slot holds

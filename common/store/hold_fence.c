@@ -15,17 +15,21 @@ static struct pool_ctl_shard *page(const struct hold *h, uint32_t shard)
 	return &h->p->ctl->shard[shard];
 }
 
-bool hold_revoked(const struct hold *h, uint32_t shard, uint64_t version)
+bool hold_in_ring(const struct hold *h, uint32_t shard, uint64_t version)
 {
 	const struct pool_ctl_shard *s = page(h, shard);
-	if (version <= shm_get_u64(&s->revoked_below))
-		return true;
 	/* nobody else writes there (clients map it read-only); what was never written says nothing */
 	uint64_t n = MIN_OF(s->revoke_seq, s->ring_n);
 	for (uint64_t i = 0; i < n; i++)
 		if (shm_get_u64(&s->ring[i]) == version)
 			return true;
 	return false;
+}
+
+bool hold_revoked(const struct hold *h, uint32_t shard, uint64_t version)
+{
+	return version <= shm_get_u64(&page(h, shard)->revoked_below) ||
+	       hold_in_ring(h, shard, version);
 }
 
 /* revoked_below, then the ring, then its count: lane.c reads the other way round. */

@@ -24,6 +24,7 @@ struct hold {
 	uint32_t n_named;
 	uint64_t named[HOLD_NAMED_MAX];
 	struct closed *closed[OBJ_SHARDS_MAX]; /* made when the shard first commits */
+	uint64_t copies[OBJ_SHARDS_MAX]; /* the highest number of a COPY in this epoch */
 	bool scan_owed
 		[OBJ_SHARDS_MAX];  /* the epoch rose, its hazards were not all taken down */
 	struct hold_range *ranges; /* by (version, shard) */
@@ -42,6 +43,8 @@ bool hold_named(const struct hold *h, uint64_t version);
 bool hold_commit_named(struct hold *h, uint64_t version);
 /* Is it in the ring, or below what has left it? */
 bool hold_revoked(const struct hold *h, uint32_t shard, uint64_t version);
+/* Is it in the ring? */
+bool hold_in_ring(const struct hold *h, uint32_t shard, uint64_t version);
 /* A new epoch, for clients to see. */
 void hold_show_epoch(struct hold *h, uint32_t shard);
 /* Every hazard of that shard becomes a writing range. ERR_NO_MEMORY: call again. */

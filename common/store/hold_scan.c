@@ -118,6 +118,7 @@ static void fold_shard(const struct hold *h, uint32_t shard, struct fold *f)
 	for (uint32_t i = 0; c && i < c->n_confirmed; i++)
 		f->version(f, c->confirmed[i]);
 	f->word(f, h->scan_owed[shard]);
+	f->word(f, h->copies[shard]);
 }
 
 static void fold_slot(const struct hold *h, uint32_t slot, struct fold *f)

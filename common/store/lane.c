@@ -47,12 +47,18 @@ enum err lane_look(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t sha
 	return e;
 }
 
-enum err lane_begin(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t shard,
-		    uint64_t pool_epoch, uint64_t version, const struct extent *ext, size_t n)
+void lane_name(struct pool_lane *l, uint32_t shard, uint64_t version, const struct extent *ext,
+	       size_t n)
 {
 	assert(version != 0 && n <= OBJ_EXTENTS_MAX && shm_get_u64(&l->hazard) == 0);
 	put_extents(l, shard, ext, n);
 	(void)shm_swap_u64(&l->hazard, version);
+}
+
+enum err lane_begin(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t shard,
+		    uint64_t pool_epoch, uint64_t version, const struct extent *ext, size_t n)
+{
+	lane_name(l, shard, version, ext, n);
 	FAULT_AT(put_hazard);
 	return lane_look(l, ctl, shard, pool_epoch, version);
 }

@@ -48,6 +48,9 @@ struct pool_lane {	     /* a data thread's hazard record */
 enum err lane_begin(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t shard,
 		    uint64_t pool_epoch, uint64_t version, const struct extent *ext, size_t n)
 	MUST_CHECK;
+/* The record alone, for a writer that is stopped by whoever fences it, and looks at nothing itself. */
+void lane_name(struct pool_lane *l, uint32_t shard, uint64_t version, const struct extent *ext,
+	       size_t n);
 /* A later look, between copy steps. On an error the lane has been cleared. */
 enum err lane_look(struct pool_lane *l, const struct pool_ctl *ctl, uint32_t shard,
 		   uint64_t pool_epoch, uint64_t version) MUST_CHECK;
