@@ -209,7 +209,7 @@ static uint64_t key_at(struct bytes b, size_t skip)
 	return v;
 }
 
-/* A pass is one read and one write an item: some milliseconds a million. */
+/* A pass is one read and one write an item, the writes far apart. */
 static void radix(struct keyed **a, struct keyed **b, uint32_t n, const atomic_bool *cancel)
 {
 	uint32_t count[8][256];
@@ -225,7 +225,7 @@ static void radix(struct keyed **a, struct keyed **b, uint32_t n, const atomic_b
 			at[c] = sum;
 			sum += count[k][c];
 		}
-		for (uint32_t i = 0; i < n; i++)
+		for (uint32_t i = 0; i < n && !stop_at(cancel, i); i++)
 			(*b)[at[(*a)[i].key >> 8 * k & 255]++] = (*a)[i];
 		struct keyed *t = *a;
 		*a = *b;
@@ -279,7 +279,7 @@ bool names_sort_twin(struct bytes (*name)(const void *ctx, uint32_t i), const vo
 		return !stop_now(cancel);
 	}
 	struct keyed *a = malloc(n * sizeof(*a)), *b = malloc(n * sizeof(*b));
-	bool ok = a && b;
+	bool ok = a && b && stop_touch(b, n * sizeof(*b), cancel);
 	if (ok) {
 		size_t skip = common(&s, n);
 		for (uint32_t i = 0; i < n && !stop_at(cancel, i); i++)

@@ -12,13 +12,14 @@
  *
  * Memory: linear, some 180 bytes a fragment with its id; never above place_limits.memory by more
  * than an eighth and the 64 KiB of a writer. Time: N log N; place_limits.cancel ends it within
- * milliseconds (stop.h). Thread: any one at a time while building; a built one may be shared, read-only.
+ * milliseconds (stop.h), but for what it frees then (left.h). Thread: any one at a time while building; a built one may be shared, read-only.
  */
 #pragma once
 
 #include "base/arena.h"
 #include "reshard/box.h"
 #include "reshard/json_in.h"
+#include "reshard/left.h"
 #include "reshard/text.h"
 
 /* In canonical order. */
@@ -116,12 +117,15 @@ struct place_limits {
 	size_t memory;		   /* bytes held, the finished placement and its making */
 	uint64_t work;		   /* comparisons of boxes (box.h) */
 	const atomic_bool *cancel; /* borrowed; NULL: none */
+	/* Borrowed; NULL: a read that ends without a placement frees what it had built before it returns.
+	 * Else that is put there. Not for place_new_open. */
+	struct left *left;
 };
 
 /* To initialise with: struct place_limits lim = PLACE_LIMITS; */
-#define PLACE_LIMITS                                                 \
-	{                                                            \
-		JSON_LIMITS, (size_t)8 << 30, BOX_WORK_DEFAULT, NULL \
+#define PLACE_LIMITS                                                       \
+	{                                                                  \
+		JSON_LIMITS, (size_t)8 << 30, BOX_WORK_DEFAULT, NULL, NULL \
 	}
 
 enum place_form {

@@ -57,6 +57,11 @@ bool place_stopped(struct place_new *b)
 			  "");
 }
 
+bool place_touch(struct place_new *b, void *p, size_t n)
+{
+	return stop_touch(p, n, b->lim.cancel) || place_stopped(b);
+}
+
 bool place_sort_fail(struct place_new *b)
 {
 	return stop_now(b->lim.cancel) ? place_stopped(b) : place_no_memory(b);

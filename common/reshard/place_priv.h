@@ -89,6 +89,8 @@ static inline bool place_go(struct place_new *b, size_t i)
 {
 	return !stop_at(b->lim.cancel, i) || place_stopped(b);
 }
+/* stop_touch. False: cancelled. */
+bool place_touch(struct place_new *b, void *p, size_t n);
 /* A sort failed: stopped, or for lack of memory. */
 bool place_sort_fail(struct place_new *b);
 /* A refusal with a printf-like path. */

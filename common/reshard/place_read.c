@@ -613,6 +613,11 @@ bool place_new_read(struct place_new *b, struct bytes text, enum place_form form
 	return ok;
 }
 
+static void free_new(void *b)
+{
+	place_new_free(b);
+}
+
 enum err place_read(struct bytes text, enum place_form form, const struct place_limits *lim,
 		    struct reject *why, struct place **out)
 {
@@ -621,6 +626,6 @@ enum err place_read(struct bytes text, enum place_form form, const struct place_
 	if (!b)
 		return ERR_NO_MEMORY;
 	enum err e = place_new_read(b, text, form) ? place_build(b, out) : rule_err(why->rule);
-	place_new_free(b);
+	left_put(e ? lim->left : NULL, free_new, b);
 	return e;
 }

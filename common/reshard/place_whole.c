@@ -134,7 +134,8 @@ static bool group_by_part(struct place_new *b, uint32_t *order)
 	struct frag *out = place_tmp(b, p->n_frags * sizeof(*out));
 	AUTO_FREE uint32_t *at = place_tmp(b, p->n_parts * sizeof(uint32_t));
 	p->id_rank = place_keep(b, p->n_frags * sizeof(uint32_t));
-	if (!out || !at || !p->id_rank) {
+	if (!out || !at || !p->id_rank || !place_touch(b, out, p->n_frags * sizeof(*out)) ||
+	    !place_touch(b, p->id_rank, p->n_frags * sizeof(uint32_t))) {
 		free(out);
 		return false;
 	}
@@ -166,7 +167,7 @@ static bool lay_boxes(struct place_new *b, uint64_t **box_at)
 		p->box_words += 2ull * p->tensors[t].n_dims *
 				(p->tensor_first[t + 1] - p->tensor_first[t]);
 	p->boxes = place_keep(b, p->box_words * sizeof(*p->boxes));
-	if (!p->boxes)
+	if (!p->boxes || !place_touch(b, p->boxes, p->box_words * sizeof(*p->boxes)))
 		return false;
 	uint64_t *at = p->boxes;
 	for (uint32_t t = 0; t < p->n_tensors; t++) {
@@ -183,7 +184,9 @@ static bool count_by_tensor(struct place_new *b)
 	p->tensor_first = place_zero(b, (size_t)p->n_tensors + 1, sizeof(uint32_t));
 	p->by_tensor = place_keep(b, p->n_frags * sizeof(uint32_t));
 	p->tensor_part = place_keep(b, p->n_frags * sizeof(uint32_t));
-	if (!p->tensor_first || !p->by_tensor || !p->tensor_part)
+	if (!p->tensor_first || !p->by_tensor || !p->tensor_part ||
+	    !place_touch(b, p->by_tensor, p->n_frags * sizeof(uint32_t)) ||
+	    !place_touch(b, p->tensor_part, p->n_frags * sizeof(uint32_t)))
 		return false;
 	for (uint32_t i = 0; i < p->n_frags; i++) {
 		p->tensor_first[p->frags[i].tensor + 1]++;

@@ -404,7 +404,8 @@ static bool place_ops(struct making *m)
 	const struct place *t = m->ask->target;
 	uint32_t at = 0;
 	m->op_at = plan_alloc(&m->room, ((size_t)t->n_frags + 1) * sizeof(*m->op_at));
-	if (!m->op_at)
+	if (!m->op_at ||
+	    !plan_touch(&m->room, m->op_at, ((size_t)t->n_frags + 1) * sizeof(*m->op_at)))
 		return false;
 	for (uint32_t i = 0; i < t->n_frags; i++) {
 		m->op_at[t->id_rank[t->by_tensor[i]]] = m->lists[i].n;
@@ -431,7 +432,7 @@ static bool write_ops(struct making *m)
 	if (!check_totals(m) || !place_ops(m))
 		return false;
 	p->ops = plan_alloc(&m->room, p->n_ops * sizeof(*p->ops));
-	if (!p->ops)
+	if (!p->ops || !plan_touch(&m->room, p->ops, p->n_ops * sizeof(*p->ops)))
 		return false;
 	for (uint32_t i = 0; i < t->n_frags; i++) {
 		if (i + AHEAD < t->n_frags)
@@ -485,8 +486,9 @@ static bool begin(struct making *m)
 	       m->lists;
 }
 
-static void end(struct making *m)
+static void making_free(void *p)
 {
+	struct making *m = p;
 	free(m->k.c);
 	free(m->source_boxes);
 	free(m->target_boxes);
@@ -499,6 +501,8 @@ static void end(struct making *m)
 	free(m->to_source);
 	box_join_fini(&m->join);
 	offers_fini(&m->offers);
+	plan_free(m->p);
+	free(m);
 }
 
 static bool make(struct making *m)
@@ -521,20 +525,25 @@ static bool make(struct making *m)
 
 enum err plan_make(const struct plan_ask *ask, struct reject *why, struct plan **out)
 {
-	struct making m = { .ask = ask, .why = why, .p = calloc(1, sizeof(*m.p)) };
-	m.room = (struct plan_room){ why, ask->lim.cancel, ask->lim.memory };
+	struct making *m = calloc(1, sizeof(*m));
+	struct plan *p = calloc(1, sizeof(*p));
 	*why = (struct reject){ 0 };
-	if (!m.p)
+	if (!m || !p) {
+		free(m);
+		free(p);
 		return ERR_NO_MEMORY;
-	m.p->source = ask->source;
-	m.p->stored = ask->stored;
-	m.p->target = ask->target;
-	bool ok = make(&m);
-	end(&m);
+	}
+	*p = (struct plan){ .source = ask->source,
+			    .stored = ask->stored,
+			    .target = ask->target };
+	m->ask = ask;
+	m->why = why;
+	m->p = p;
+	m->room = (struct plan_room){ why, ask->lim.cancel, ask->lim.memory };
+	bool ok = make(m);
 	if (ok)
-		*out = m.p;
-	else
-		plan_free(m.p);
+		*out = TAKE(m->p);
+	left_put(ok ? NULL : ask->lim.left, making_free, m);
 	return rule_err(why->rule);
 }
 

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "reshard/left.h"
 #include "reshard/region.h"
 #include "reshard/stored.h"
 
@@ -19,18 +20,21 @@ struct plan_limits {
 	uint64_t work;		   /* comparisons of boxes (box.h) */
 	const atomic_bool *cancel; /* borrowed; NULL: none */
 	size_t memory;		   /* bytes held, the plan and its making */
+	struct left *
+		left; /* borrowed; where what a plan that was not made leaves is put; NULL: it is
+				    * freed before plan_make returns */
 };
 
 #define PLAN_MEMORY ((size_t)4 << 30)
 /* To initialise with. The library's: those of the vectors. */
-#define PLAN_LIMITS                                                             \
-	{                                                                       \
-		1000000, 1000000, 10000000, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY \
+#define PLAN_LIMITS                                                                   \
+	{                                                                             \
+		1000000, 1000000, 10000000, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY, NULL \
 	}
 /* Where plans are never lowered to segments: the service and the command line. */
-#define PLAN_LIMITS_WIDE                                                               \
-	{                                                                              \
-		16u << 20, 1ull << 40, 1ull << 48, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY \
+#define PLAN_LIMITS_WIDE                                                                     \
+	{                                                                                    \
+		16u << 20, 1ull << 40, 1ull << 48, BOX_WORK_DEFAULT, NULL, PLAN_MEMORY, NULL \
 	}
 
 struct plan_op {

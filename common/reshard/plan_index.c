@@ -55,6 +55,8 @@ static bool source_execs(struct plan *p, struct plan_room *room)
 	AUTO_FREE uint32_t *part_of = plan_alloc(room, s->n_frags * sizeof(*part_of));
 	if (!exec_alloc(p, s, &p->sources, &p->source_ops, room) || !at || !part_of)
 		return false;
+	if (!plan_touch(room, p->source_ops, p->n_ops * sizeof(*p->source_ops)))
+		return false;
 	fill_parts(s, part_of);
 	for (uint32_t i = 0; i < p->n_ops; i++) {
 		at[part_of[p->ops[i].source]]++;
@@ -172,7 +174,7 @@ static bool sort_ops(const struct plan *p, const struct stops *s, bool by_source
 		     const uint32_t *in, uint32_t *out, struct plan_room *room)
 {
 	AUTO_FREE uint32_t *at = plan_zero(room, (size_t)s->keys.n + 1, sizeof(*at));
-	if (!at)
+	if (!at || !plan_touch(room, out, p->n_ops * sizeof(*out)))
 		return false;
 	for (uint32_t i = 0; i < p->n_ops; i++) {
 		at[s->of[by_source ? p->ops[i].source : p->ops[i].target] + 1]++;

@@ -20,6 +20,8 @@ static inline bool plan_go(struct plan_room *r, size_t i)
 {
 	return !stop_at(r->cancel, i) || reject_set(r->why, RULE_PLAN_CANCELLED, "", "stopped");
 }
+/* stop_touch. False: plan.cancelled. */
+bool plan_touch(struct plan_room *r, void *p, size_t n);
 /* A sort failed: stopped, or for lack of memory. */
 bool plan_sort_fail(struct plan_room *r);
 

@@ -8,6 +8,12 @@ bool plan_no_memory(struct reject *why)
 	return reject_set(why, RULE_LIMIT_MEMORY, "", "no memory within the limit");
 }
 
+bool plan_touch(struct plan_room *r, void *p, size_t n)
+{
+	return stop_touch(p, n, r->cancel) ||
+	       reject_set(r->why, RULE_PLAN_CANCELLED, "", "stopped");
+}
+
 bool plan_sort_fail(struct plan_room *r)
 {
 	return stop_now(r->cancel) ? reject_set(r->why, RULE_PLAN_CANCELLED, "", "stopped")

@@ -24,6 +24,13 @@ static inline bool stop_at(const atomic_bool *cancel, size_t i)
 	return (i & 2047) == 2047 && stop_now(cancel);
 }
 
+/*
+ * To be called on a block that nothing was written to yet and that is going to be filled in no order: the
+ * system clears a page when it is first touched, and each of 512 items in a row may lie in another page of
+ * 2 MiB. Here they are touched one after the other, with looks. Writes zeros; false: stopped.
+ */
+bool stop_touch(void *p, size_t n, const atomic_bool *cancel) MUST_CHECK;
+
 /* Sorts n items of `each` bytes as qsort_r would, in slices. False: stopped, or no memory for a
  * second copy of them; then v is in no order. */
 bool stop_sort(void *v, size_t n, size_t each, int (*cmp)(const void *, const void *, void *),

@@ -677,33 +677,54 @@ static bool digest(struct reader *d)
 	return whole || stopped(d);
 }
 
+static void reader_free(void *p)
+{
+	struct reader *d = p;
+	arena_fini(&d->mem);
+	names_fini(&d->names);
+	names_fini(&d->groups);
+	box_join_fini(&d->join);
+	free(d->list);
+	free(d->name_tensor);
+	stored_free(d->s);
+	free(d);
+}
+
+static struct reader *reader_new(const struct place_limits *lim, struct reject *why)
+{
+	struct reader *d = calloc(1, sizeof(*d));
+	struct stored *s = calloc(1, sizeof(*s));
+	if (!d || !s) {
+		free(d);
+		free(s);
+		return NULL;
+	}
+	d->s = s;
+	d->why = why;
+	d->lim = *lim;
+	d->lim.json.cancel = lim->cancel;
+	s->mem = d->mem = ARENA_INIT(lim->memory);
+	d->work = (struct box_work){ .left = lim->work,
+				     .look = lim->work,
+				     .cancel = lim->cancel,
+				     .memory = lim->memory };
+	return d;
+}
+
 enum err stored_read(struct bytes in, const struct place_limits *lim, struct reject *why,
 		     struct stored **out)
 {
-	struct reader d = { .why = why, .lim = *lim, .s = calloc(1, sizeof(*d.s)) };
-	d.lim.json.cancel = lim->cancel;
+	struct reader *d = reader_new(lim, why);
 	*why = (struct reject){ 0 };
-	if (!d.s)
+	if (!d)
 		return ERR_NO_MEMORY;
-	d.s->mem = d.mem = ARENA_INIT(lim->memory);
-	d.work = (struct box_work){ .left = lim->work,
-				    .look = lim->work,
-				    .cancel = lim->cancel,
-				    .memory = lim->memory };
-	bool ok = grow(&d, &d.s->aliases, &d.cap_aliases, 0, sizeof(*d.s->aliases));
-	if (ok && d.s->aliases)
-		d.s->aliases[d.s->n_aliases++] = (struct alias){ 0 };
-	ok = ok && read_text(&d, in) && check_all(&d) && digest(&d);
-	arena_fini(&d.mem);
-	names_fini(&d.names);
-	names_fini(&d.groups);
-	box_join_fini(&d.join);
-	free(d.list);
-	free(d.name_tensor);
+	bool ok = grow(d, &d->s->aliases, &d->cap_aliases, 0, sizeof(*d->s->aliases));
+	if (ok && d->s->aliases)
+		d->s->aliases[d->s->n_aliases++] = (struct alias){ 0 };
+	ok = ok && read_text(d, in) && check_all(d) && digest(d);
 	if (ok)
-		*out = d.s;
-	else
-		stored_free(d.s);
+		*out = TAKE(d->s);
+	left_put(ok ? NULL : lim->left, reader_free, d);
 	return rule_err(why->rule);
 }
 

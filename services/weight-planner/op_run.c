@@ -10,7 +10,8 @@
  * submitted and what it did not use is given back when it has ended, so that no worker ever asks for
  * some: R1: a job holds at most `reserved` bytes (place_limits.memory, plan_limits.memory).
  * R2: while a job is under way, the plan and what it names are not freed (p->run).
- * R3: a job looks at `cancel` every few milliseconds (reshard/stop.h).
+ * R3: a job looks at `cancel` every few milliseconds (reshard/stop.h), and what it had built by then is
+ *     freed after the answer (reshard/left.h).
  */
 #include "planner.h"
 
@@ -41,6 +42,7 @@ struct wpl_run {
 	enum err err;
 	struct wpl_doc *doc;
 	struct buf text;
+	struct left left; /* what it has built and is wanted no more */
 	char digest[SHA_HEX];
 	uint64_t regions, segments, total_bytes, sources, targets, routes;
 };
@@ -52,12 +54,13 @@ static struct wpl_run *run_of(struct op *op)
 
 /* ---- workers ---- */
 
-static struct place_limits read_limits(const struct wpl_run *r)
+static struct place_limits read_limits(struct wpl_run *r)
 {
 	struct place_limits lim = PLACE_LIMITS;
 	lim.memory = r->p->reserved - r->p->reserved / 8 - (128u << 10);
 	lim.work = r->w->work_max;
 	lim.cancel = &r->cancel;
+	lim.left = &r->left;
 	lim.json.text_bytes = r->w->text_max;
 	return lim;
 }
@@ -85,7 +88,7 @@ static void work_read(struct job *j)
 	r->doc = d;
 }
 
-static struct plan_ask ask_of(const struct wpl_run *r)
+static struct plan_ask ask_of(struct wpl_run *r)
 {
 	const struct wpl_plan *p = r->p;
 	struct plan_ask a = { .lim = PLAN_LIMITS_WIDE, .local = p->local };
@@ -105,6 +108,7 @@ static struct plan_ask ask_of(const struct wpl_run *r)
 	a.lim.work = r->w->work_max;
 	a.lim.cancel = &r->cancel;
 	a.lim.memory = p->reserved;
+	a.lim.left = &r->left;
 	return a;
 }
 
@@ -141,6 +145,11 @@ static void write_text(struct wpl_run *r, const struct plan *p, size_t limit)
 	free(o);
 }
 
+static void free_plan(void *p)
+{
+	plan_free(p);
+}
+
 static void work_make(struct job *j)
 {
 	struct wpl_run *r = container_of(j, struct wpl_run, job);
@@ -157,7 +166,7 @@ static void work_make(struct job *j)
 	r->total_bytes = (uint64_t)MIN_OF(p->total_bytes, (unsigned __int128)UINT64_MAX);
 	size_t made = plan_bytes(p);
 	write_text(r, p, made < r->p->reserved ? r->p->reserved - made : 0);
-	plan_free(p);
+	left_put(&r->left, free_plan, p);
 }
 
 static void on_job(struct job *j)
@@ -271,6 +280,16 @@ static void take_error(struct wpl_run *r)
 	}
 }
 
+/* A worker's leavings, and the text it wrote, go elsewhere. */
+static void bury(struct wpl_run *r)
+{
+	wpl_shelf_bury(&r->w->shelf, (struct wpl_remains){ .text = r->text.p,
+							   .left = r->left,
+							   .bytes = r->p->reserved });
+	r->text = (struct buf){ 0 };
+	r->left = (struct left){ 0 };
+}
+
 static bool job_was_begun(const struct wpl_run *r)
 {
 	return r->job.work != NULL;
@@ -282,6 +301,8 @@ static void read_done(struct wpl_run *r)
 	struct wpl *w = r->w;
 	r->job.work = NULL;
 	take_error(r);
+	if (!d)
+		bury(r);
 	uint64_t keep = d ? MIN_OF(d->bytes, r->p->reserved) : 0;
 	give(r, r->p->reserved - keep);
 	if (!d)
@@ -329,9 +350,7 @@ static void make_done(struct wpl_run *r)
 	r->job.work = NULL;
 	take_error(r);
 	if (r->op.err) {
-		wpl_shelf_bury(&r->w->shelf,
-			       (struct wpl_remains){ .text = r->text.p, .bytes = r->text.n });
-		r->text = (struct buf){ 0 };
+		bury(r);
 		give(r, p->reserved);
 		return;
 	}
@@ -341,6 +360,7 @@ static void make_done(struct wpl_run *r)
 	r->text.cap = r->text.n;
 	p->text = r->text;
 	r->text = (struct buf){ 0 };
+	bury(r);
 	p->charged = MIN_OF(p->text.n, p->reserved);
 	uint64_t rest = p->reserved - p->charged;
 	p->reserved -= p->charged;

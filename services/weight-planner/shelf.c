@@ -43,7 +43,8 @@ void wpl_shelf_bury(struct wpl_shelf *s, struct wpl_remains r)
 static void destroy(struct wpl_shelf *s, struct wpl_doc *d)
 {
 	budget_give(s->mem, d->bytes);
-	wpl_shelf_bury(s, (struct wpl_remains){ d->place, d->stored, NULL, d->bytes });
+	wpl_shelf_bury(s, (struct wpl_remains){
+				  .place = d->place, .stored = d->stored, .bytes = d->bytes });
 	free(d);
 }
 

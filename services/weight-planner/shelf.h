@@ -33,11 +33,12 @@ struct wpl_doc {
 	bool shelved;
 };
 
-/* What is left of a document or a text; taken by who frees it. */
+/* What is left of a document, a text or work that was stopped; taken by who frees it. */
 struct wpl_remains {
 	struct place *place;
 	struct stored *stored;
 	uint8_t *text;
+	struct left left;
 	size_t bytes; /* about */
 };
 static inline void wpl_remains_free(struct wpl_remains *r)
@@ -45,6 +46,7 @@ static inline void wpl_remains_free(struct wpl_remains *r)
 	place_free(r->place);
 	stored_free(r->stored);
 	free(r->text);
+	left_free(&r->left);
 }
 
 struct wpl_shelf {

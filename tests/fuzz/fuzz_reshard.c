@@ -9,7 +9,9 @@
 #include "reshard/plan.h"
 #include "reshard/plan_read.h"
 
-static const struct place_limits lim = { { 1 << 20, 1 << 16, 16 }, 64 << 20, 1 << 20, NULL };
+static const struct place_limits lim = {
+	{ 1 << 20, 1 << 16, 16 }, 64 << 20, 1 << 20, NULL, NULL
+};
 
 static bool to_buf(void *arg, const void *p, size_t n)
 {

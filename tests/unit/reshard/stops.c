@@ -125,8 +125,9 @@ static void write_place(const struct place *p, struct buf *out)
 struct pair {
 	struct buf source, target;
 	atomic_bool cancel, stays;
-	_Atomic int step; /* where it is, for the report; 5: at its end */
-	uint64_t end_ns;
+	_Atomic int step;	   /* where it is, for the report; 5: at its end */
+	uint64_t end_ns, freed_ns; /* it had stopped; what it left was free */
+	struct left left;
 	struct reject why;
 	enum err err;
 };
@@ -143,6 +144,7 @@ static bool plan_whole(struct pair *w, struct place **s, struct place **t, struc
 	static struct text_out o;
 	struct place_limits lim = PLACE_LIMITS;
 	lim.cancel = &w->cancel;
+	lim.left = &w->left;
 	w->step = 1;
 	w->err = place_read(buf_bytes(&w->source), PLACE_WIRE, &lim, &w->why, s);
 	w->step = 2;
@@ -150,6 +152,7 @@ static bool plan_whole(struct pair *w, struct place **s, struct place **t, struc
 		w->err = place_read(buf_bytes(&w->target), PLACE_WIRE, &lim, &w->why, t);
 	struct plan_ask ask = { .source = *s, .target = *t, .lim = PLAN_LIMITS_WIDE };
 	ask.lim.cancel = &w->cancel;
+	ask.lim.left = &w->left;
 	w->step = 3;
 	if (!w->err)
 		w->err = plan_make(&ask, &w->why, p);
@@ -180,6 +183,8 @@ static void *run(void *arg)
 	struct plan *p = NULL;
 	bool whole = plan_whole(w, &s, &t, &p);
 	w->end_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+	left_free(&w->left);
+	w->freed_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
 	plan_free(p);
 	place_free(s);
 	place_free(t);
@@ -241,8 +246,10 @@ static void cancels(const char *const *argv)
 		uint64_t late =
 			cancel_at(&w, whole * (2 * (unsigned)i + 1) / (2 * (unsigned)n), &step);
 		if (late > worst)
-			printf("  %.0f%% (step %d): stopped after %.1f ms of processor time\n",
-			       100.0 * (2 * i + 1) / (2 * n), step, (double)late / 1e6);
+			printf("  %.0f%% (step %d): stopped after %.1f ms of processor time, all free "
+			       "%.1f ms later\n",
+			       100.0 * (2 * i + 1) / (2 * n), step, (double)late / 1e6,
+			       (double)(w.freed_ns - w.end_ns) / 1e6);
 		worst = MAX_OF(worst, late);
 		/* one that comes at the end, or while this thread waited for a processor, may find
 		 * all done */
@@ -337,10 +344,12 @@ static enum err other_steps(struct bytes plan)
 	return e;
 }
 
-/* Everything once. ERR_NONE: nothing was refused. */
-static enum err all_steps(struct bytes draft, struct bytes manifest, struct bytes text)
+/* Everything once. ERR_NONE: nothing was refused. leaves: what a step leaves is freed here. */
+static enum err all_steps(struct bytes draft, struct bytes manifest, struct bytes text,
+			  bool leaves)
 {
 	struct place_limits lim = PLACE_LIMITS;
+	struct left left = { 0 };
 	struct reject why = { 0 };
 	struct place *p = NULL;
 	struct stored *d = NULL;
@@ -348,14 +357,18 @@ static enum err all_steps(struct bytes draft, struct bytes manifest, struct byte
 	struct upload *u = NULL;
 	static const struct upload_opts opts = UPLOAD_OPTS;
 	struct upload_bound bound[] = { { 0, 7 }, { 1, 7 } };
+	lim.left = leaves ? &left : NULL;
 	enum err e = place_read(draft, PLACE_DRAFT, &lim, &why, &p);
 	struct plan_ask a = { .source = p, .target = p, .lim = PLAN_LIMITS };
+	a.lim.left = lim.left;
 	if (!e)
 		e = plan_make(&a, &why, &plan);
 	if (!e)
 		e = stored_read(manifest, &lim, &why, &d);
 	if (!e)
 		e = upload_plan(p, bound, 2, &opts, &why, &u);
+	expect(e || !left.p, "a step that did its work leaves nothing", e);
+	left_free(&left);
 	upload_free(u);
 	plan_free(plan);
 	stored_free(d);
@@ -385,13 +398,14 @@ static void plan_of(struct bytes draft, struct buf *out)
 	place_free(p);
 }
 
-static void allocations_fail(struct bytes draft, struct bytes manifest, struct bytes text)
+static void allocations_fail(struct bytes draft, struct bytes manifest, struct bytes text,
+			     bool leaves)
 {
 	enum err e = ERR_NO_MEMORY;
 	long long i = 0;
 	for (; e != ERR_NONE && i < 10000; i++) {
 		heap_begin(i);
-		e = all_steps(draft, manifest, text);
+		e = all_steps(draft, manifest, text, leaves);
 		heap.on = false;
 		expect(e == ERR_NONE || e == ERR_NO_MEMORY, "no other error", e);
 		expect(heap.live == 0 && heap.bytes == 0, "nothing is left behind", i);
@@ -452,11 +466,12 @@ static void memory(void)
 	int n = snprintf(manifest, sizeof(manifest), stored_one, one);
 	struct buf listed = BUF_INIT(1 << 20);
 	plan_of(buf_bytes(&draft), &listed);
-	if (!expect(all_steps(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed)) ==
-			    ERR_NONE,
+	if (!expect(all_steps(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed),
+			      false) == ERR_NONE,
 		    "the small ones", 0))
 		return;
-	allocations_fail(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed));
+	allocations_fail(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed), false);
+	allocations_fail(buf_bytes(&draft), BYTES(manifest, n), buf_bytes(&listed), true);
 	buf_fini(&listed);
 	limits_hold(buf_bytes(&draft), PLACE_DRAFT);
 	model_layout("grid 8 2 1", &l);

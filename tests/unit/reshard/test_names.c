@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/buf.h"
 #include "reshard/names.h"
@@ -281,6 +282,68 @@ Test(reshard_names, late_names_find_their_fragments, .timeout = 60)
 			place_free(p);
 		}
 	}
+	buf_fini(&b);
+	NO_LEAKS();
+}
+
+/* Pages of [p, p + n) that the system has given. */
+static size_t pages_there(uint8_t *p, size_t n)
+{
+	static unsigned char in[16384];
+	size_t there = 0;
+	cr_assert(n / 4096 <= sizeof(in) && mincore(p, n, in) == 0);
+	for (size_t i = 0; i < n / 4096; i++)
+		there += in[i] & 1;
+	return there;
+}
+
+/* A block that is filled in no order is there before, large page by large page; a cancel is seen between
+ * two of them. */
+Test(reshard_stop, touch_looks_at_each_large_page, .timeout = 10)
+{
+	const size_t n = (size_t)32 << 20;
+	atomic_bool cancel = false;
+	for (int stopped = 0; stopped < 2; stopped++) {
+		uint8_t *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				  -1, 0);
+		cr_assert_neq(p, MAP_FAILED);
+		cr_assert_eq(madvise(p, n, MADV_NOHUGEPAGE), 0);
+		atomic_store(&cancel, stopped);
+		cr_expect_eq(stop_touch(p, n, &cancel), !stopped);
+		cr_expect_eq(pages_there(p, n), stopped ? 1 : n / 4096);
+		munmap(p, n);
+	}
+	uint8_t small[3] = { 1, 2, 3 };
+	cr_expect(stop_touch(small, sizeof(small), NULL));
+	cr_expect(stop_touch(NULL, 0, &cancel), "nothing to touch, nobody looks");
+	NO_LEAKS();
+}
+
+Test(reshard_stop, stopped_reads_leave_their_memory_to_who_asks, .timeout = 10)
+{
+	struct place_limits lim = PLACE_LIMITS;
+	struct left left = { 0 };
+	atomic_bool cancel = true;
+	struct buf b = BUF_INIT((size_t)1 << 28);
+	struct reject why;
+	struct place *p = NULL;
+	write_draft(&b, 100, false, false);
+	lim.cancel = &cancel;
+	lim.left = &left;
+	cr_expect_eq(place_read(buf_bytes(&b), PLACE_DRAFT, &lim, &why, &p), ERR_CANCELLED);
+	cr_expect_eq(why.rule, RULE_PLAN_CANCELLED);
+	cr_expect_not_null(left.p);
+	cr_expect_null(p);
+	/* what is there already is not forgotten for a second one */
+	void *first = left.p;
+	cr_expect_eq(place_read(buf_bytes(&b), PLACE_DRAFT, &lim, &why, &p), ERR_CANCELLED);
+	cr_expect_eq(left.p, first);
+	left_free(&left);
+	cr_expect_null(left.p);
+	cancel = false;
+	cr_expect_eq(place_read(buf_bytes(&b), PLACE_DRAFT, &lim, &why, &p), ERR_NONE);
+	cr_expect_null(left.p, "a read that did its work leaves nothing");
+	place_free(p);
 	buf_fini(&b);
 	NO_LEAKS();
 }
