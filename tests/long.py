@@ -94,11 +94,24 @@ def million(st):
         meson_tests(st, "build", ["million-long"], jobs="1", mult=100)
 
 
-def trace(st):
-    """The production trace: exact in 13 GiB, evicting in 1 GiB, 64 clients, 25 kills (14 GiB of memory)."""
+def trace_part(st, part):
     if setup(st, "build"):
-        for part in ("exact", "evict", "kills"):
-            program(st, f"trace {part}", ["python3", "tests/service/trace_long.py", part])
+        program(st, f"trace {part}", ["python3", "tests/service/trace_long.py", part])
+
+
+def trace_exact(st):
+    """The production trace, 64 KiB blocks, one client, pool of 13 GiB: exactly 105,710 hits (14 GiB of memory)."""
+    trace_part(st, "exact")
+
+
+def trace_evict(st):
+    """The same in a pool of 1 GiB, one client and 64: it evicts and goes on, no error, no wrong byte."""
+    trace_part(st, "evict")
+
+
+def trace_kills(st):
+    """The same in 13 GiB, the master killed 20 times, the agent 5 times: nothing lost, back in 2 s (14 GiB)."""
+    trace_part(st, "kills")
 
 
 def soak(st):
@@ -166,7 +179,8 @@ def clean_root(st):
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop,
-                                  store_kill, million, trace, soak, sick, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
+                                  store_kill, million, trace_exact, trace_evict, trace_kills, soak, sick, storm, unit_asan, ep, reshard,
+                                  model, model_plants, clean_root)}
 
 
 def main(names):
