@@ -39,6 +39,8 @@
 	F(publish_retired,  "master: older versions retired") \
 	F(publish_tombs,    "master: tombstones durable") \
 	F(publish_indexed,  "master: indexed, not answered yet") \
+	F(pull_open,        "agent: a copy's range is named, no byte of it came") \
+	F(pull_fetched,     "agent: all of a copy's bytes are there, its slot is not") \
 	F(get_queried,      "client: knows where the object lies") \
 	F(get_half,         "client: half of the bytes are read") \
 	F(get_copied,       "client: all bytes read, not compared yet")

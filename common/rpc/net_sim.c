@@ -172,6 +172,16 @@ void net_link_cut(struct net_sim *n, const char *from, const char *to)
 		cut);
 }
 
+bool net_link_is_cut(const struct net_sim *n, const char *from, const char *to)
+{
+	list_for_each (i, &n->links) {
+		const struct link *l = list_entry(i, struct link, node);
+		if (strcmp(l->from->name, from) == 0 && strcmp(l->to->name, to) == 0)
+			return l->cut;
+	}
+	return false;
+}
+
 /* Retransmission timers double while a link is cut: what waited comes up to 1.5 s late. */
 static void heal(struct net_sim *n, struct link *l)
 {

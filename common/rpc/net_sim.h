@@ -72,6 +72,7 @@ void net_link_set(struct net_sim *n, const char *from, const char *to,
 /* Packets from `from` to `to` wait (datagrams are lost) until healed. Two calls cut both ways.
  * A machine is never cut from itself. */
 void net_link_cut(struct net_sim *n, const char *from, const char *to);
+bool net_link_is_cut(const struct net_sim *n, const char *from, const char *to);
 /* Both ways. What waited arrives within seconds, or finds its stream reset. Both NULL: all. */
 void net_link_heal(struct net_sim *n, const char *a, const char *b);
 /* For for_ms each packet from `from` takes extra_ms more. */

@@ -375,6 +375,8 @@ enum err svc_open(struct svc *s, const struct svc_def *def, const struct svc_env
 	s->lock_fd = -1;
 	s->meta_fs = env->meta_fs;
 	s->backing = env->backing;
+	s->fetch = env->fetch;
+	s->fetch_ctx = env->fetch_ctx;
 	s->closed = env->closed;
 	s->closed_arg = env->arg;
 	s->started_ns = loop_now_ns(s->loop);

@@ -29,6 +29,7 @@
 
 struct beat_sender;
 struct beat_news;
+struct fetch_ops;
 struct http;
 struct meta_fs;
 struct pool;
@@ -99,6 +100,8 @@ struct svc_env {
 	struct meta_fs *meta_fs;    /* borrowed until closed; else files in DATA/meta */
 	struct pool_backing
 		*backing; /* borrowed until closed; else a folder (agent.pool_dir) */
+	const struct fetch_ops *fetch; /* xfer/fetch.h; borrowed, as its ctx; else data lanes */
+	void *fetch_ctx;
 
 	/* The end (I2): s may be freed here. NULL is fine. */
 	void (*closed)(struct svc *s, void *arg);
@@ -127,7 +130,9 @@ struct svc {
 	char id[65]; /* in beats and, for holders, in HELLO: "master", "agent-0123456789abcdef" */
 	const struct keyring *keys;
 	struct meta_fs *meta_fs; /* for meta_opts.fs: the simulation's disk; NULL: DATA/meta */
-	struct pool_backing *backing; /* the simulation's memory pool; NULL: a folder */
+	struct pool_backing *backing;  /* the simulation's memory pool; NULL: a folder */
+	const struct fetch_ops *fetch; /* the simulation's; NULL: data lanes */
+	void *fetch_ctx;
 	struct pool *pool; /* NAME.workers threads; in a simulation they run by turns */
 	struct op_set ops; /* every op joins it: it is counted, and cancelled after the grace */
 	struct metrics *metrics; /* of def->metrics */

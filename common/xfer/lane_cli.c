@@ -131,8 +131,9 @@ enum err lane_cli_init(struct lane_cli *l, const struct lane_cli_opts *o, struct
 {
 	struct buf b = BUF_INIT(AUTH_HELLO_MAX);
 	struct hello_client_opts h = { .keys = o->keys,
-				       .role = ROLE_CLIENT,
+				       .role = o->as_holder ? ROLE_HOLDER : ROLE_CLIENT,
 				       .tenant = o->tenant,
+				       .holder = o->as_holder,
 				       .instance = o->instance,
 				       .v_min = WIRE_VERSION_MIN,
 				       .v_max = WIRE_VERSION,

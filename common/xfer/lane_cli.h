@@ -26,7 +26,8 @@ struct lane_cli_opts {
 	const struct keyring *keys;  /* borrowed for life */
 	const char *tenant, *holder; /* holder: whom we mean to speak to; both copied */
 	const uint8_t *instance;     /* 16 bytes; copied */
-	bool mac_data;		     /* the agent is on another host */
+	const char *as_holder; /* NULL: a client; else our own id, we are a holder; copied */
+	bool mac_data;	       /* the agent is on another host */
 };
 
 enum lane_cli_state {

@@ -13,21 +13,9 @@ static struct lane_srv *srv_of(struct xf_pipe *p)
 
 /* ---- the stored bytes ---- */
 
-/* Spans of [off, off + n) of the extents; 0: they do not hold that. */
 static size_t spans(const struct lane_obj *o, uint64_t off, uint64_t n, struct iovec *out)
 {
-	size_t k = 0;
-	for (uint32_t i = 0; i < o->n_ext && n > 0; i++) {
-		if (off >= o->ext[i].iov_len) {
-			off -= o->ext[i].iov_len;
-			continue;
-		}
-		size_t part = (size_t)MIN_OF((uint64_t)o->ext[i].iov_len - off, n);
-		out[k++] = (struct iovec){ (uint8_t *)o->ext[i].iov_base + off, part };
-		n -= part;
-		off = 0;
-	}
-	return n == 0 ? k : 0;
+	return xf_spans(o->ext, o->n_ext, off, n, out);
 }
 
 static uint64_t ext_bytes(const struct lane_obj *o)

@@ -48,6 +48,23 @@ enum err xf_sum(const struct iovec *v, size_t n, uint64_t *out)
 	return e;
 }
 
+size_t xf_spans(const struct iovec *ext, size_t n_ext, uint64_t off, uint64_t n,
+		struct iovec *out)
+{
+	size_t k = 0;
+	for (size_t i = 0; i < n_ext && n > 0; i++) {
+		if (off >= ext[i].iov_len) {
+			off -= ext[i].iov_len;
+			continue;
+		}
+		size_t part = (size_t)MIN_OF((uint64_t)ext[i].iov_len - off, n);
+		out[k++] = (struct iovec){ (uint8_t *)ext[i].iov_base + off, part };
+		n -= part;
+		off = 0;
+	}
+	return n == 0 ? k : 0;
+}
+
 /* What the tag covers: header, meta, and the data on lanes that say so. */
 static size_t tagged(uint8_t head[XF_HEADER], struct bytes meta, const struct iovec *data,
 		     size_t n_data, struct iovec *out)

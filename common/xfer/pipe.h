@@ -76,6 +76,10 @@ static inline bool xf_pipe_idle(const struct xf_pipe *p)
 size_t xf_pipe_out(const struct xf_pipe *p, struct iovec *iov);
 void xf_pipe_sent(struct xf_pipe *p, size_t n);
 
+/* Spans of [off, off + n) of n_ext pieces laid end to end: how many, 0: they do not hold that. out: room for
+ * n_ext. */
+size_t xf_spans(const struct iovec *ext, size_t n_ext, uint64_t off, uint64_t n,
+		struct iovec *out);
 /* XXH3-64 of n spans laid end to end, at most XF_DATA_MAX bytes. ERR_NO_MEMORY. */
 enum err xf_sum(const struct iovec *v, size_t n, uint64_t *out) MUST_CHECK;
 /* Does the sockaddr's text ("127.0.0.1", "::1") or an absent one name this very host? */

@@ -119,6 +119,7 @@ static const struct rpc_method methods[] = {
 	ROW(FREE,      xfa_on_free,      true),
 	ROW(MARK,      xfa_on_mark,      true),
 	ROW(FENCE,     xfa_on_fence,     true),
+	ROW(COPY,      xfa_on_copy,      true),
 	ROW(COMMIT,    xfa_on_commit,    false),
 };
 /* clang-format on */
@@ -174,26 +175,40 @@ static enum err on_open(struct svc *s, struct why *why)
 	return ERR_NONE;
 }
 
-void xfa_opened(struct xfa *x)
+/* Hazard records of writers in this process, and those who write. */
+static enum err open_writers(struct xfa *x, struct why *why)
 {
-	struct svc *s = &x->svc;
-	struct why why = { 0 };
-	atomic_store_explicit(&x->epoch, hold_under(x->hold, 0).pool_epoch,
-			      memory_order_relaxed);
-	xfa_report_start(x);
-	if (!loop_uv(s->loop))
-		return;
+	enum err e = mempool_own_lanes(x->pool, x->data_conns_max + x->pulls_max, &x->lanes);
+	if (e == ERR_NONE)
+		e = xfa_pulls_open(x, x->lanes + x->data_conns_max);
+	if (e)
+		return why_set(why, e, "copies: %s", err_text(e));
+	return loop_uv(x->svc.loop) ? xfa_data_open(x, &x->data, why) : ERR_NONE;
+}
+
+static enum err open_sock(struct xfa *x, struct why *why)
+{
+	const struct svc *s = &x->svc;
 	struct shmsock_opts o = { .loop = s->loop,
 				  .keys = s->keys,
 				  .pool = x->pool,
 				  .path = x->fd_path,
 				  .conns_max = x->clients_max,
 				  .ask_ms = (uint32_t)x->ask_ms };
-	enum err e = shmsock_listen(&o, &x->sock, &why);
+	return loop_uv(s->loop) ? shmsock_listen(&o, &x->sock, why) : ERR_NONE;
+}
+
+void xfa_opened(struct xfa *x)
+{
+	struct why why = { 0 };
+	atomic_store_explicit(&x->epoch, hold_under(x->hold, 0).pool_epoch,
+			      memory_order_relaxed);
+	xfa_report_start(x);
+	enum err e = open_sock(x, &why);
 	if (e == ERR_NONE)
-		e = xfa_data_open(x, &x->data, &why);
+		e = open_writers(x, &why);
 	if (e)
-		svc_fail(s, e, "%s", why.text);
+		svc_fail(&x->svc, e, "%s", why.text);
 }
 
 /* ---- what is asked ---- */
@@ -249,6 +264,16 @@ static void scrape_data(struct xfa *x)
 	metric_set(x->svc.metrics, XFA_M_LANES_OPEN, 0, (int64_t)atomic_load(&c->open));
 }
 
+static void scrape_pulls(struct xfa *x)
+{
+	struct metrics *m = x->svc.metrics;
+	uint32_t idle = 0, open = x->pulls.own ? fetch_lanes_open(x->pulls.own, &idle) : 0;
+	metric_set(m, XFA_M_PULLING, 0, x->pulls.n_queued);
+	metric_set(m, XFA_M_PULLING, 1, x->pulls.n_running);
+	metric_set(m, XFA_M_PULL_LANES, 0, open - idle);
+	metric_set(m, XFA_M_PULL_LANES, 1, idle);
+}
+
 static void scrape_sock(struct xfa *x)
 {
 	struct shmsock_counts c;
@@ -285,9 +310,11 @@ static void scrape(struct svc *s, struct buf *out)
 		metric_set(m, XFA_M_FOUND, i, (int64_t)found[i]);
 	for (unsigned k = 0; k < XFA_ASK_KINDS; k++)
 		metric_set(m, XFA_M_WAITING, k, (int64_t)x->asks[k].by_version.n);
-	metric_set(m, XFA_M_WAITING, 2, (int64_t)(x->report.n_fenced + x->report.n_bad));
+	metric_set(m, XFA_M_WAITING, 2,
+		   (int64_t)(x->report.n_fenced + x->report.n_bad + x->report.n_failed));
 	scrape_sock(x);
 	scrape_data(x);
+	scrape_pulls(x);
 }
 
 /* ---- the end ----
@@ -303,6 +330,7 @@ static void on_drain(struct svc *s)
 	xfa_link_stop(x);
 	xfa_report_stop(x);
 	xfa_verify_stop(x);
+	xfa_pulls_stop(x);
 }
 
 static void all_closed(struct xfa *x)
@@ -310,6 +338,7 @@ static void all_closed(struct xfa *x)
 	xfa_asks_fini(x);
 	xfa_report_fini(x);
 	xfa_verify_fini(x);
+	xfa_pulls_fini(x);
 	xfa_memory_close(x);
 	ticket_key_free(TAKE(x->tickets));
 	buf_fini(&x->link.body);
@@ -335,7 +364,9 @@ static void on_close(struct svc *s)
 {
 	struct xfa *x = xfa_of(s);
 	x->closing = true;
-	x->ends = 1 + (x->n_jobs > 0) + (x->sock != NULL) + (x->data != NULL);
+	xfa_pulls_stop(x);
+	x->ends = 1 + (x->n_jobs > 0) + (x->sock != NULL) + (x->data != NULL) +
+		  !xfa_pulls_close(x, part_closed, x);
 	xfa_asks_stop(x);
 	xfa_link_stop(x);
 	timer_stop(s->loop, &x->memory.again);

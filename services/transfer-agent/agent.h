@@ -10,6 +10,7 @@
  *   report.c   the sweep over fenced writers; REPORT
  *   verify.c   payload of re-adopted objects, in the background
  *   data.c data_thread.c   data lanes (data.h)
+ *   copy.c pull.c source.c   copies from other holders (pull.h)
  *
  * Decisions are hold.h's; these bring messages. Thread: the loop's, but for jobs.
  */
@@ -25,6 +26,7 @@
 #include "svc/svc.h"
 
 #include "data.h"
+#include "pull.h"
 
 #include "conf.def"
 #include "metrics.def"
@@ -130,6 +132,7 @@ struct xfa_wait {
 	void (*done)(struct xfa_wait *w); /* later, once; w is free then */
 	enum err err;
 	uint32_t retry_ms;
+	uint32_t made; /* PUBLISH: copies there are; 0: the master did not say */
 	/* private */
 	struct list node;
 	void *on;	/* struct question */
@@ -178,16 +181,24 @@ struct xfa_fenced {
 	uint64_t version, pool_epoch; /* found free under it */
 };
 
+struct xfa_failed { /* a copy that was given up */
+	uint32_t shard;
+	uint64_t version, pool_epoch, attempt;
+	enum err err;
+	char text[200], source[65];
+};
+
 struct xfa_report {
 	struct timer sweep;
 	struct xfa_fenced *fenced;
 	struct xfa_bad *bad;
-	size_t n_fenced, cap_fenced, n_bad, cap_bad;
+	struct xfa_failed *failed;
+	size_t n_fenced, cap_fenced, n_bad, cap_bad, n_failed, cap_failed;
 	struct rpc_call call;
 	struct buf body;
 	bool busy, stopped, loud;
-	uint32_t shard; /* of the call */
-	size_t n_sent;	/* fenced ones in it */
+	uint32_t shard;		      /* of the call */
+	size_t n_sent, n_sent_failed; /* fenced and failed ones in it */
 	uint64_t retry_ns;
 };
 
@@ -195,6 +206,8 @@ void xfa_report_start(struct xfa *x);
 /* hold_opts.fenced */
 void xfa_report_fenced(void *ctx, uint32_t shard, uint64_t version);
 void xfa_report_bad(struct xfa *x, uint32_t shard, const struct hold_slot *s);
+/* A copy was given up; nothing writes into its range any more. m is copied. */
+void xfa_report_failed(struct xfa *x, uint32_t shard, const struct msg_copy_fail *m);
 /* Ranges under an older epoch are in no inventory any more. */
 void xfa_report_adopted(struct xfa *x, const struct hold_under *u);
 /* FENCE left a range in quarantine: look soon. */
@@ -224,9 +237,24 @@ void xfa_verify_start(struct xfa *x);
 void xfa_verify_stop(struct xfa *x);
 void xfa_verify_fini(struct xfa *x);
 
-/* ---- commit.c, command.c ---- */
+/* ---- commit.c, command.c, copy.c ---- */
 
+enum xfa_cmd {
+	XFA_CMD_ADOPT,
+	XFA_CMD_INVENTORY,
+	XFA_CMD_RETIRE,
+	XFA_CMD_FREE,
+	XFA_CMD_MARK,
+	XFA_CMD_FENCE,
+	XFA_CMD_COPY
+};
+void xfa_count_command(struct xfa *x, enum xfa_cmd what, uint64_t n);
+/* V9: what a command was given under, as it is now. ERR_STALE_TERM, ERR_STALE_EPOCH, ERR_BAD_MESSAGE,
+ * ERR_INVALID_PARAMS; counted. */
+enum err xfa_under(struct xfa *x, const struct msg_under *u, struct hold_under *out,
+		   struct why *why) MUST_CHECK;
 void xfa_on_commit(void *ctx, struct rpc_req *r);
+void xfa_on_copy(void *ctx, struct rpc_req *r);
 void xfa_on_adopt(void *ctx, struct rpc_req *r);
 void xfa_on_inventory(void *ctx, struct rpc_req *r);
 void xfa_on_retire(void *ctx, struct rpc_req *r);
@@ -245,7 +273,10 @@ struct xfa {
 	struct hold *hold;    /* likewise */
 	struct ticket_key *tickets;
 	struct shmsock *sock;
+	struct pool_lane
+		*lanes;	       /* hazard records: data_conns_max, then pulls_max; the pool's */
 	struct xfa_data *data; /* NULL: no data lanes */
+	struct xfa_pulls pulls;
 	struct xfa_link link;
 	struct xfa_asks asks[XFA_ASK_KINDS];
 	struct xfa_report report;

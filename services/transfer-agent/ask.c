@@ -33,7 +33,7 @@ struct question {
 	struct list queued; /* in xfa_asks.queue or .later; on no list: sent */
 	struct list waits;
 	struct hold_slot slot;
-	uint32_t shard;
+	uint32_t shard, made;
 	struct why why; /* why it was asked again */
 };
 
@@ -84,10 +84,12 @@ static void end(struct xfa_asks *a, struct question *q, enum err e, const char *
 	while (!list_empty(
 		&q->waits)) /* an end may begin another question of the same version */
 		list_push_back(&waits, list_pop_front(&q->waits));
+	uint32_t made = q->made;
 	question_free(a, q);
 	while (!list_empty(&waits)) {
 		struct xfa_wait *w = list_entry(list_pop_front(&waits), struct xfa_wait, node);
 		w->err = e;
+		w->made = e ? 0 : made;
 		w->on = NULL;
 		if (e)
 			why_note(&w->why, e, "%s", text);
@@ -190,6 +192,7 @@ static void one_answer(struct xfa_asks *a, struct question *q, const struct msg_
 	if (n)
 		memcpy(text, r->text.p, n);
 	text[n] = '\0';
+	q->made = r->made;
 	answer(a, q, e, n || !e ? text : err_text(e), r->retry_ms);
 }
 

@@ -19,8 +19,6 @@
 #define EXTENT_BYTES	24
 #define OPTS_BYTES	40
 
-enum { CMD_ADOPT, CMD_INVENTORY, CMD_RETIRE, CMD_FREE, CMD_MARK, CMD_FENCE };
-
 static_assert(sizeof(struct extent) == sizeof(struct msg_extent) &&
 		      offsetof(struct extent, offset) == offsetof(struct msg_extent, offset) &&
 		      offsetof(struct extent, bytes) == offsetof(struct msg_extent, bytes),
@@ -28,7 +26,7 @@ static_assert(sizeof(struct extent) == sizeof(struct msg_extent) &&
 
 /* ---- what they share ---- */
 
-static void count(struct xfa *x, unsigned what, uint64_t n)
+void xfa_count_command(struct xfa *x, enum xfa_cmd what, uint64_t n)
 {
 	metric_add(x->svc.metrics, XFA_M_COMMANDS, what, n);
 }
@@ -54,8 +52,8 @@ static enum err under_shard(struct xfa *x, const struct msg_under *u, struct why
 }
 
 /* I1 of hold.h, with both sides named. */
-static enum err under_of(struct xfa *x, const struct msg_under *u, struct hold_under *out,
-			 struct why *why)
+enum err xfa_under(struct xfa *x, const struct msg_under *u, struct hold_under *out,
+		   struct why *why)
 {
 	enum err e = under_shard(x, u, why);
 	if (e)
@@ -110,7 +108,7 @@ static void adopted(struct xfa *x, struct rpc_req *r, const struct hold_under *u
 	struct msg_adopt_rep m = { .under = &under,
 				   .segments = { segments, xfa_memory_segments(x, segments) } };
 	struct buf b = BUF_INIT(64 << 10);
-	count(x, CMD_ADOPT, 1);
+	xfa_count_command(x, XFA_CMD_ADOPT, 1);
 	if (u->shard == 0 && xfa_def.pool_epoch(&x->svc) != u->pool_epoch)
 		xfa_link_overtaken(x);
 	if (u->shard == 0)
@@ -120,6 +118,7 @@ static void adopted(struct xfa *x, struct rpc_req *r, const struct hold_under *u
 	enc_adopt_rep(&b, &m);
 	svc_reply(r, &b);
 	xfa_data_fenced(x->data);
+	xfa_pulls_adopted(x, u);
 	xfa_asks_kick(x);
 	xfa_report_sweep_soon(x);
 }
@@ -172,7 +171,7 @@ static enum err mark_one(struct xfa *x, const struct hold_under *u,
 	return hold_published(x->hold, it->slot, it->generation, it->version);
 }
 
-static enum err run_slots(struct xfa *x, struct rpc_req *r, unsigned what, slot_fn fn,
+static enum err run_slots(struct xfa *x, struct rpc_req *r, enum xfa_cmd what, slot_fn fn,
 			  struct arena *arena, struct why *why)
 {
 	struct msg_retire_req q;
@@ -180,7 +179,7 @@ static enum err run_slots(struct xfa *x, struct rpc_req *r, unsigned what, slot_
 	struct dec d = DEC_INIT(r->body, arena, why);
 	enum err e = dec_retire_req(&d, &q);
 	if (e == ERR_NONE)
-		e = under_of(x, q.under, &u, why);
+		e = xfa_under(x, q.under, &u, why);
 	struct msg_result *res = NULL;
 	if (e == ERR_NONE && !(res = calloc(q.items.n + 1, sizeof(*res))))
 		e = why_set(why, ERR_NO_MEMORY, "no memory for the answer");
@@ -188,13 +187,13 @@ static enum err run_slots(struct xfa *x, struct rpc_req *r, unsigned what, slot_
 		return e;
 	for (size_t i = 0; i < q.items.n; i++)
 		res[i].status = (uint32_t)fn(x, &u, &q.items.p[i]);
-	count(x, what, q.items.n);
+	xfa_count_command(x, what, q.items.n);
 	reply_results(r, res, q.items.n);
 	free(res);
 	return ERR_NONE;
 }
 
-static void on_slots(struct xfa *x, struct rpc_req *r, unsigned what, slot_fn fn)
+static void on_slots(struct xfa *x, struct rpc_req *r, enum xfa_cmd what, slot_fn fn)
 {
 	struct arena arena = ARENA_INIT(ARENA_BYTES);
 	struct why why = { 0 };
@@ -207,17 +206,17 @@ static void on_slots(struct xfa *x, struct rpc_req *r, unsigned what, slot_fn fn
 
 void xfa_on_retire(void *ctx, struct rpc_req *r)
 {
-	on_slots(ctx, r, CMD_RETIRE, retire_one);
+	on_slots(ctx, r, XFA_CMD_RETIRE, retire_one);
 }
 
 void xfa_on_free(void *ctx, struct rpc_req *r)
 {
-	on_slots(ctx, r, CMD_FREE, free_one);
+	on_slots(ctx, r, XFA_CMD_FREE, free_one);
 }
 
 void xfa_on_mark(void *ctx, struct rpc_req *r)
 {
-	on_slots(ctx, r, CMD_MARK, mark_one);
+	on_slots(ctx, r, XFA_CMD_MARK, mark_one);
 }
 
 /* ---- FENCE ---- */
@@ -227,6 +226,8 @@ static enum err fence_one(struct xfa *x, const struct hold_under *u,
 {
 	enum hold_fence state = 0;
 	struct hold_slot s = { 0 };
+	xfa_pull_fence(x, u->shard,
+		       it->version); /* P1: one that waits has no record any more */
 	enum err e = hold_fence(x->hold, u, it->version, (const struct extent *)it->extents.p,
 				it->extents.n, &state, &s);
 	if (e)
@@ -249,7 +250,7 @@ static enum err run_fence(struct xfa *x, struct rpc_req *r, struct arena *arena,
 	struct dec d = DEC_INIT(r->body, arena, why);
 	enum err e = dec_fence_req(&d, &q);
 	if (e == ERR_NONE)
-		e = under_of(x, q.under, &u, why);
+		e = xfa_under(x, q.under, &u, why);
 	struct msg_fence_res *res = NULL;
 	if (e == ERR_NONE && !(res = calloc(q.items.n + 1, sizeof(*res))))
 		e = why_set(why, ERR_NO_MEMORY, "no memory for the answer");
@@ -261,7 +262,7 @@ static enum err run_fence(struct xfa *x, struct rpc_req *r, struct arena *arena,
 	if (e == ERR_NONE) {
 		struct msg_fence_rep m = { .items = { res, q.items.n } };
 		struct buf b = BUF_INIT(WIRE_MESSAGE_MAX);
-		count(x, CMD_FENCE, q.items.n);
+		xfa_count_command(x, XFA_CMD_FENCE, q.items.n);
 		xfa_data_fenced(x->data);
 		enc_fence_rep(&b, &m);
 		svc_reply(r, &b);
@@ -405,7 +406,7 @@ static enum err send_piece(struct xfa *x, struct rpc_req *r, const struct msg_in
 				       .writing = { p->writing, p->n_writing },
 				       .cursor = cursor };
 	struct buf b = BUF_INIT(WIRE_MESSAGE_MAX);
-	count(x, CMD_INVENTORY, p->n);
+	xfa_count_command(x, XFA_CMD_INVENTORY, p->n);
 	enc_inventory_rep(&b, &m);
 	svc_reply(r, &b);
 	return ERR_NONE;
@@ -426,7 +427,7 @@ void xfa_on_inventory(void *ctx, struct rpc_req *r)
 	struct dec d = DEC_INIT(r->body, &arena, &why);
 	enum err e = dec_inventory_req(&d, &q);
 	if (e == ERR_NONE)
-		e = under_of(x, q.under, &u, &why);
+		e = xfa_under(x, q.under, &u, &why);
 	if (e == ERR_NONE) {
 		p.bytes_max = q.bytes_max ? MIN_OF(q.bytes_max, PIECE_BYTES_MAX) : PIECE_BYTES;
 		e = send_piece(x, r, &q, &u, &p);

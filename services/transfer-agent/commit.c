@@ -37,7 +37,7 @@ struct item {
 	struct commit *of;
 	bool waits, here, confirmed; /* here: the slot is COMMITTED */
 	enum err err;
-	uint32_t retry_ms;
+	uint32_t retry_ms, made;
 	char *text;	      /* of an error; owned */
 	struct xfa_wait wait; /* for PUBLISH or CONFIRM; last: its text is not zeroed */
 };
@@ -100,9 +100,10 @@ static void on_word(struct xfa_wait *w)
 	it->waits = false;
 	if (w->err)
 		item_end(it, w->err, w->why.text, w->retry_ms);
-	else if (it->here)
+	else if (it->here) {
+		it->made = w->made;
 		item_end(it, ERR_NONE, "", 0);
-	else {
+	} else {
 		it->confirmed = true;
 		look(c, it);
 	}
@@ -261,6 +262,7 @@ static void reply_items(struct commit *c)
 		const char *text = it->text ? it->text : it->err ? err_text(it->err) : "";
 		res[i] = (struct msg_result){ .status = (uint32_t)it->err,
 					      .retry_ms = it->retry_ms,
+					      .made = it->made,
 					      .text = BYTES(text, MIN_OF(strlen(text),
 									 (size_t)320)) };
 	}

@@ -341,12 +341,11 @@ enum err xfa_data_open(struct xfa *x, struct xfa_data **out, struct why *why)
 	d->x = x;
 	d->conns_max = x->data_conns_max;
 	list_init(&d->unknown);
+	d->lanes = x->lanes;
 	pthread_mutex_init(&d->pins.lock, NULL);
 	d->pins.slots = calloc(d->conns_max, sizeof(*d->pins.slots));
 	d->conns = calloc(d->conns_max, sizeof(struct xfa_data_conn *));
 	enum err e = d->pins.slots && d->conns ? listen_all(d, why) : ERR_NO_MEMORY;
-	if (e == ERR_NONE && d->n_listen > 0)
-		e = mempool_own_lanes(x->pool, d->conns_max, &d->lanes);
 	if (e == ERR_NONE && d->n_listen > 0)
 		e = start_threads(d, why);
 	if (e == ERR_NONE && d->n_listen > 0) {

@@ -100,7 +100,7 @@ struct xfa_data {
 	struct xfa_data_conn **conns; /* by number */
 	uint32_t n_conns, conns_max, n_unknown;
 	struct list unknown; /* xfa_data_conn.unknown, oldest first: not known to be proven */
-	struct pool_lane *lanes; /* by number */
+	struct pool_lane *lanes; /* by number; the agent's first ones */
 	struct {
 		pthread_mutex_t lock;
 		uint64_t *slots; /* by number: slot + 1, 0: none */

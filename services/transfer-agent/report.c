@@ -5,12 +5,14 @@
  *
  * I1: a range is reported under the adoption that left it in quarantine. After another one its
  *     inventory no longer has it, so the report is dropped (no memory grows over terms).
+ *     The same for a copy that failed.
  * I2: a bad slot is said again every BAD_NS until the master has freed it: its inventory may have
  *     been read before the slot was found bad, and the report may have come before that piece.
  */
 #include "agent.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define SWEEP_BUSY_NS (10 * NS_PER_MS)	/* while a fenced writer may write */
@@ -18,6 +20,7 @@
 #define CALL_NS	      (5 * NS_PER_S)
 #define AGAIN_NS      (100 * NS_PER_MS)
 #define BAD_NS	      (5 * NS_PER_S)
+#define FAILED_MAX    65536u	 /* of copies that failed: each has a text */
 #define ITEMS_MAX     (1u << 20) /* of either list (B1); what does not fit, an adoption finds */
 
 /* ---- lists ---- */
@@ -52,6 +55,28 @@ void xfa_report_fenced(void *ctx, uint32_t shard, uint64_t version)
 
 static void sweep_in(struct xfa *x, uint64_t ns);
 
+static void keep_text(char *to, size_t room, struct bytes from)
+{
+	(void)snprintf(to, room, "%.*s", (int)from.n, (const char *)from.p);
+}
+
+void xfa_report_failed(struct xfa *x, uint32_t shard, const struct msg_copy_fail *m)
+{
+	struct xfa_report *r = &x->report;
+	if (r->n_failed >= FAILED_MAX ||
+	    !grow((void **)&r->failed, &r->cap_failed, r->n_failed, sizeof(*r->failed)))
+		return; /* as with fenced ones */
+	struct xfa_failed *f = &r->failed[r->n_failed++];
+	*f = (struct xfa_failed){ .shard = shard,
+				  .version = m->version,
+				  .pool_epoch = hold_under(x->hold, shard).pool_epoch,
+				  .attempt = m->attempt,
+				  .err = (enum err)m->status };
+	keep_text(f->text, sizeof(f->text), m->text);
+	keep_text(f->source, sizeof(f->source), m->source);
+	sweep_in(x, 0);
+}
+
 void xfa_report_bad(struct xfa *x, uint32_t shard, const struct hold_slot *s)
 {
 	struct xfa_report *r = &x->report;
@@ -69,7 +94,12 @@ void xfa_report_adopted(struct xfa *x, const struct hold_under *u)
 		if (r->fenced[i].shard != u->shard || r->fenced[i].pool_epoch == u->pool_epoch)
 			r->fenced[kept++] = r->fenced[i];
 	r->n_fenced = kept; /* I1 */
-	r->n_sent = 0;
+	kept = 0;
+	for (size_t i = 0; i < r->n_failed; i++)
+		if (r->failed[i].shard != u->shard || r->failed[i].pool_epoch == u->pool_epoch)
+			r->failed[kept++] = r->failed[i];
+	r->n_failed = kept;
+	r->n_sent = r->n_sent_failed = 0;
 	r->retry_ns = 0;
 }
 
@@ -105,7 +135,7 @@ static void on_answer(struct rpc_call *c)
 		LOG_DEBUG(&x->svc.log, "report", "err=%s msg=\"%s\"", err_name(c->err),
 			  c->why.text);
 		r->retry_ns = now + MAX_OF(c->retry_ms * NS_PER_MS, (uint64_t)AGAIN_NS);
-		r->n_sent = 0;
+		r->n_sent = r->n_sent_failed = 0;
 		if (c->err == ERR_STALE_TERM || c->err == ERR_STALE_EPOCH ||
 		    c->err == ERR_NOT_IN_ROSTER)
 			xfa_link_doubt(x);
@@ -115,7 +145,11 @@ static void on_answer(struct rpc_call *c)
 	r->n_fenced -= r->n_sent;
 	if (r->n_fenced)
 		memmove(r->fenced, r->fenced + r->n_sent, r->n_fenced * sizeof(*r->fenced));
-	r->n_sent = 0;
+	r->n_failed -= r->n_sent_failed;
+	if (r->n_failed)
+		memmove(r->failed, r->failed + r->n_sent_failed,
+			r->n_failed * sizeof(*r->failed));
+	r->n_sent = r->n_sent_failed = 0;
 }
 
 static size_t take_fenced(struct xfa_report *r, uint64_t *out)
@@ -145,11 +179,29 @@ static size_t take_bad(struct xfa_report *r, uint64_t now, struct msg_publish_it
 	return n;
 }
 
+static size_t take_failed(struct xfa_report *r, struct msg_copy_fail *out)
+{
+	size_t n = 0;
+	while (n < r->n_failed && n < XFA_ITEMS_MAX && r->failed[n].shard == r->shard) {
+		const struct xfa_failed *f = &r->failed[n];
+		out[n++] = (struct msg_copy_fail){ .version = f->version,
+						   .status = (uint32_t)f->err,
+						   .attempt = f->attempt,
+						   .text = BYTES_STR(f->text),
+						   .source = BYTES_STR(f->source) };
+	}
+	return n;
+}
+
 /* The shard that has something to say; false: none. */
 static bool pick_shard(struct xfa_report *r, uint64_t now)
 {
 	if (r->n_fenced) {
 		r->shard = r->fenced[0].shard;
+		return true;
+	}
+	if (r->n_failed) {
+		r->shard = r->failed[0].shard;
 		return true;
 	}
 	for (size_t i = 0; i < r->n_bad; i++)
@@ -167,18 +219,22 @@ static enum err encode(struct xfa *x, uint64_t now)
 	struct msg_under u = { h.shard, h.term, h.adoption, h.pool_epoch };
 	uint64_t *fenced = calloc(XFA_ITEMS_MAX, sizeof(*fenced));
 	struct msg_publish_item *bad = calloc(XFA_ITEMS_MAX, sizeof(*bad));
-	enum err e = fenced && bad ? ERR_NONE : ERR_NO_MEMORY;
+	struct msg_copy_fail *failed = calloc(r->n_failed + 1, sizeof(*failed));
+	enum err e = fenced && bad && failed ? ERR_NONE : ERR_NO_MEMORY;
 	if (e == ERR_NONE) {
 		struct msg_report_req m = { .holder = BYTES_STR(x->svc.id), .under = &u };
 		r->n_sent = take_fenced(r, fenced);
 		m.fenced = (struct u64s){ fenced, r->n_sent };
 		m.corrupt = (struct list_publish_item){ bad, take_bad(r, now, bad) };
+		r->n_sent_failed = take_failed(r, failed);
+		m.failed = (struct list_copy_fail){ failed, r->n_sent_failed };
 		buf_clear(&r->body);
 		enc_report_req(&r->body, &m);
 		e = buf_err(&r->body);
 	}
 	free(fenced);
 	free(bad);
+	free(failed);
 	return e;
 }
 
@@ -189,7 +245,7 @@ static void report(struct xfa *x)
 	if (r->busy || now < r->retry_ns || !x->link.adopted || !pick_shard(r, now))
 		return;
 	if (encode(x, now) != ERR_NONE) {
-		r->n_sent = 0;
+		r->n_sent = r->n_sent_failed = 0;
 		r->retry_ns = now + AGAIN_NS;
 		return;
 	}
@@ -234,7 +290,7 @@ static void on_sweep(struct timer *t)
 	if (r->n_bad)
 		forget_gone(x);
 	report(x);
-	bool busy = bytes > 0 || r->n_fenced > 0;
+	bool busy = bytes > 0 || r->n_fenced > 0 || r->n_failed > 0;
 	/* with thousands of sessions a look costs something: at most a twentieth of the loop (L4) */
 	sweep_in(x, MAX_OF(took * 19, busy ? SWEEP_BUSY_NS : SWEEP_IDLE_NS));
 }
@@ -270,4 +326,5 @@ void xfa_report_fini(struct xfa *x)
 	buf_fini(&r->body);
 	free(TAKE(r->fenced));
 	free(TAKE(r->bad));
+	free(TAKE(r->failed));
 }

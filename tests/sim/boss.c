@@ -144,6 +144,14 @@ static void on_report(void *ctx, struct rpc_req *r)
 	for (size_t i = 0; !b->report_err && i < m.corrupt.n; i++)
 		if (b->n_corrupt < ARRAY_LEN(b->corrupt))
 			b->corrupt[b->n_corrupt++] = m.corrupt.p[i];
+	for (size_t i = 0; !b->report_err && i < m.failed.n && b->n_failed < BOSS_FAILED; i++) {
+		const struct msg_copy_fail *f = &m.failed.p[i];
+		struct boss_failed *to = &b->failed[b->n_failed++];
+		to->version = f->version;
+		to->err = (enum err)f->status;
+		keep_text(to->text, sizeof(to->text), f->text);
+		keep_text(to->source, sizeof(to->source), f->source);
+	}
 	rpc_reply(r, b->report_err, 0, BYTES(NULL, 0));
 	arena_fini(&a);
 }

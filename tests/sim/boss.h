@@ -12,8 +12,9 @@
 
 #include "proto/messages.h"
 
-#define BOSS_MAX  4096
-#define BOSS_HELD 64
+#define BOSS_MAX    4096
+#define BOSS_HELD   64
+#define BOSS_FAILED 256
 
 /* Borrowed by the member as its arg; outlives its runs. */
 struct boss {
@@ -41,6 +42,12 @@ struct boss {
 	size_t n_confirmed, n_fenced;
 	struct msg_publish_item corrupt[64];
 	size_t n_corrupt;
+	struct boss_failed { /* copies */
+		uint64_t version;
+		enum err err;
+		char text[321], source[65];
+	} failed[BOSS_FAILED];
+	size_t n_failed;
 };
 
 extern const struct cl_app boss_app;

@@ -90,6 +90,8 @@ static enum err start(struct cl_run *r, struct why *why)
 			       .log = &x->capture,
 			       .meta_fs = x->fs,
 			       .backing = pool,
+			       .fetch = arg->fetch,
+			       .fetch_ctx = arg->fetch_ctx,
 			       .closed = on_closed,
 			       .arg = x };
 	return svc_open(x->svc, arg->def, &env, why);

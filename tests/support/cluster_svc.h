@@ -19,6 +19,9 @@ struct cl_svc {
 	const char *const *masters; /* addresses */
 	size_t n_masters;
 	const char *const *flags; /* "--set", "beat_ms=100", ...; NULL-ended; NULL: none */
+	const struct fetch_ops
+		*fetch; /* an agent's: fetch_sim.h; NULL: it cannot fetch copies */
+	void *fetch_ctx;
 };
 
 extern const struct cl_app cl_svc_app;

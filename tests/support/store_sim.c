@@ -169,9 +169,12 @@ static void agent_add(struct ss *s, size_t i, const struct ss_opts *o)
 		SIM_CHECK(n + 1 < SS_FLAGS_MAX, "more than %d flags", SS_FLAGS_MAX);
 		a->flags[n++] = *f;
 	}
-	a->svc = (struct cl_svc){
-		.def = &xfa_def, .masters = masters, .n_masters = 1, .flags = a->flags
-	};
+	a->svc = (struct cl_svc){ .def = &xfa_def,
+				  .masters = masters,
+				  .n_masters = 1,
+				  .flags = a->flags,
+				  .fetch = &fetch_sim_ops,
+				  .fetch_ctx = fetch_sim_add(&s->fetch, a->name) };
 	cl_add(s->c,
 	       &(struct cl_member_opts){
 		       .name = a->name, .node = a->node, .app = &cl_svc_app, .arg = &a->svc });
@@ -182,6 +185,7 @@ void ss_open(struct ss *s, const struct ss_opts *o)
 	SIM_CHECK(o->n_agents <= SS_AGENTS_MAX, "more than %d agents", SS_AGENTS_MAX);
 	*s = (struct ss){ .n_agents = o->n_agents };
 	s->c = cl_open(&(struct cl_opts){ .backend = CL_SIM, .seed = o->seed });
+	fetch_sim_init(&s->fetch, s->c, o->seed);
 	s->master = (struct cl_svc){
 		.def = &mst_def, .masters = masters, .n_masters = 1, .flags = o->master_flags
 	};

@@ -18,7 +18,7 @@
 #include "services/master/master.h"
 #include "services/sdk/stc.h"
 #include "store/backing.h"
-#include "tests/support/cluster_svc.h"
+#include "tests/support/fetch_sim.h"
 
 enum { SS_AGENTS_MAX = 4, SS_CLIENTS_MAX = 8, SS_FLAGS_MAX = 30, SS_MAPS_MAX = 64 };
 
@@ -57,6 +57,7 @@ struct ss {
 	struct ss_agent agents[SS_AGENTS_MAX];
 	struct ss_client clients[SS_CLIENTS_MAX];
 	struct cl_svc master;
+	struct fetch_sim fetch; /* between the agents; its script may be changed */
 };
 
 void ss_open(struct ss *s, const struct ss_opts *o);

@@ -83,6 +83,7 @@ void data_fix_init(struct data_fix *f, uint32_t threads)
 	x->data_idle_ms = 3000;
 	x->ask_ms = 500;
 	open_pool(f);
+	MUST(mempool_own_lanes(x->pool, DATA_CONNS, &x->lanes) == ERR_NONE);
 	MUST(xfa_data_open(x, &x->data, &why) == ERR_NONE && x->data);
 	(void)snprintf(f->port, sizeof(f->port), "%s", strrchr(x->data->addrs[0], ':') + 1);
 }
