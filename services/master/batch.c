@@ -260,6 +260,7 @@ void mst_batch_results(struct mst_batch *b)
 	for (size_t i = 0; i < b->n; i++) {
 		const struct mind_call *c = mst_batch_call(b, i);
 		res[i] = mst_result(c->err, c->retry_ms, &c->why);
+		res[i].made = c->made;
 	}
 	enc_results_rep(&out, &(struct msg_results_rep){ .items = { res, b->n } });
 	svc_reply(b->req, &out);

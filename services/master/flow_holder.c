@@ -195,6 +195,8 @@ void mst_report(void *ctx, struct rpc_req *r)
 		mind_corrupt(a.mind, index, &under, x->slot, x->generation, x->version);
 		metric_add(a.m->svc.metrics, MST_M_REJECTED, 2, 1);
 	}
+	for (size_t i = 0; i < q.failed.n; i++)
+		mind_copy_failed(a.mind, index, &under, &q.failed.p[i]);
 	if (e) {
 		mst_ask_refuse(&a, e);
 		return;

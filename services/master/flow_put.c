@@ -76,6 +76,11 @@ static enum err mint(struct mst_batch *b, size_t i, struct msg_put_grant *g,
 		e = ERR_TEMPORARILY_AWAY;
 	if (e)
 		return why_set(why, e, "PUT_START: no ticket: %s", err_text(e));
+	struct msg_put_opts opts;
+	if (it->opts) {
+		opts = *it->opts;
+		opts.replicas_required = it->replicas_required;
+	}
 	struct msg_ticket t = {
 		.op = TICKET_WRITE,
 		.tenant = p->who.tenant,
@@ -86,7 +91,7 @@ static enum err mint(struct mst_batch *b, size_t i, struct msg_put_grant *g,
 		.version = put->version,
 		.attempt = it->attempt,
 		.key = it->key,
-		.opts = it->opts,
+		.opts = it->opts ? &opts : NULL,
 	};
 	memcpy(t.pool, h.pool, sizeof(t.pool));
 	memcpy(t.client, p->q.client, sizeof(t.client));

@@ -10,6 +10,8 @@ static const char *state_name(const struct mind_holder *h)
 		return "away";
 	if (!h->merged)
 		return "merging";
+	if (h->draining)
+		return h->drained ? "drained" : "draining";
 	return h->suspect ? "suspect" : "in";
 }
 

@@ -32,6 +32,9 @@ const struct rpc_method mst_methods[MST_METHODS] = {
 	ROW(EXPLAIN, mst_explain, false),
 	ROW(HOLDERS, mst_holders, false),
 	ROW(FORGET, mst_forget, true),
+	ROW(TASK_START, mst_task_start, false),
+	ROW(TASKS, mst_tasks, false),
+	ROW(TASK_CANCEL, mst_task_cancel, false),
 	ROW(REGISTER, mst_register, true),
 	ROW(PUBLISH, mst_publish, true),
 	ROW(CONFIRM, mst_confirm, false),
@@ -166,8 +169,8 @@ enum err mst_look(struct mst_ask *a, const struct msg_keys_req *q, size_t i, uin
 	if (i % MIND_WARM == 0)
 		mind_warm(a->mind, mst_tenant(a->req), q->keys.p + i,
 			  MIN_OF(q->keys.n - i, (size_t)MIND_WARM));
-	enum err e = mind_lookup(a->mind, mst_tenant(a->req), q->keys.p[i], lease_ms, q->format,
-				 o, why);
+	enum err e = mind_lookup_near(a->mind, mst_tenant(a->req), q->keys.p[i], q->host,
+				      lease_ms, q->format, o, why);
 	return e == ERR_RECOVERING && q->recovering_as_miss ? ERR_NOT_FOUND : e;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The master's methods (proto/store.def 100-113, proto/holder.def 200-203) and what they share.
+ * The master's methods (proto/store.def 100-116, proto/holder.def 200-203) and what they share.
  *
  * F1: the tenant is that of the caller's key, never of the message (I3 of auth.h); an admin acts on
  *     "default".
@@ -15,7 +15,7 @@
 #include "batch.h"
 #include "rpc/rpc.h"
 
-#define MST_METHODS 18
+#define MST_METHODS 21
 extern const struct rpc_method mst_methods[MST_METHODS];
 
 void mst_put_start(void *ctx, struct rpc_req *r);
@@ -32,6 +32,9 @@ void mst_list(void *ctx, struct rpc_req *r);
 void mst_explain(void *ctx, struct rpc_req *r);
 void mst_holders(void *ctx, struct rpc_req *r);
 void mst_forget(void *ctx, struct rpc_req *r);
+void mst_task_start(void *ctx, struct rpc_req *r);
+void mst_tasks(void *ctx, struct rpc_req *r);
+void mst_task_cancel(void *ctx, struct rpc_req *r);
 void mst_register(void *ctx, struct rpc_req *r);
 void mst_publish(void *ctx, struct rpc_req *r);
 void mst_confirm(void *ctx, struct rpc_req *r);

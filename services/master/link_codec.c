@@ -29,7 +29,9 @@ bool link_same_under(const struct mind_under *a, const struct mind_under *b)
 
 static void take(struct lane *l)
 {
-	size_t max = l->op <= MIND_INVENTORY ? 1 : MST_LINK_BATCH_MAX;
+	size_t max = l->op <= MIND_INVENTORY ? 1
+		     : l->op == MIND_COPY    ? MST_LINK_COPIES_MAX
+					     : MST_LINK_BATCH_MAX;
 	l->under = list_entry(l->queue.next, struct link_cmd, node)->c.under;
 	while (l->n_sent < max && !list_empty(&l->queue)) {
 		struct link_cmd *x = list_entry(l->queue.next, struct link_cmd, node);
@@ -72,7 +74,9 @@ static enum err encode_fences(struct lane *l, const struct msg_under *u, struct 
 		for (size_t i = 0; i < c->n_extents; i++)
 			e[i] = (struct msg_extent){ c->extents[i].segment, c->extents[i].offset,
 						    c->extents[i].bytes };
-		it[n++] = (struct msg_fence_item){ c->version, { e, c->n_extents } };
+		it[n++] = (struct msg_fence_item){ c->version,
+						   { e, c->n_extents },
+						   c->generation };
 	}
 	enc_fence_req(&l->body, &(struct msg_fence_req){ .under = u, .items = { it, n } });
 	return ERR_NONE;
@@ -103,6 +107,9 @@ enum err link_encode(struct lane *l, uint32_t inventory_bytes)
 		break;
 	case MIND_FENCE:
 		e = encode_fences(l, &u, &a);
+		break;
+	case MIND_COPY:
+		e = link_encode_copies(l, &u, &a);
 		break;
 	}
 	arena_fini(&a);
@@ -241,6 +248,9 @@ enum err link_answer(struct lane *l, struct bytes body, struct why *why)
 		break;
 	case MIND_FENCE:
 		e = on_fenced(l, &d, mind);
+		break;
+	case MIND_COPY:
+		e = link_copied(l, &d, mind);
 		break;
 	}
 	arena_fini(&a);

@@ -17,6 +17,7 @@ static const uint32_t methods[LINK_OPS] = {
 	[MIND_ADOPT] = METHOD_ADOPT,   [MIND_INVENTORY] = METHOD_INVENTORY,
 	[MIND_RETIRE] = METHOD_RETIRE, [MIND_FREE] = METHOD_FREE,
 	[MIND_MARK] = METHOD_MARK,     [MIND_FENCE] = METHOD_FENCE,
+	[MIND_COPY] = METHOD_COPY,
 };
 
 static struct mst_link *link_of(const struct mst *m, uint32_t index)
@@ -228,6 +229,8 @@ static void send_lane(struct lane *l)
 	if (e == ERR_NONE) {
 		e = link_encode(l, (uint32_t)k->m->conf.inventory_bytes);
 		why_note(&why, e, "%s", err_text(e));
+		if (e == ERR_NONE && l->n_sent == 0)
+			return; /* copies that have ended before they were said */
 	}
 	if (e) {
 		l->ahead = false;

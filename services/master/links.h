@@ -25,7 +25,12 @@ struct mst;
 struct mst_link;
 struct ticket_key;
 
-enum { MST_LINKS_MAX = 4096, MST_LINK_QUEUE_MAX = 65536, MST_LINK_BATCH_MAX = 1024 };
+enum {
+	MST_LINKS_MAX = 4096,
+	MST_LINK_QUEUE_MAX = 65536,
+	MST_LINK_BATCH_MAX = 1024,
+	MST_LINK_COPIES_MAX = 64
+};
 
 struct mst_links {
 	struct mst_link **by_index; /* MST_LINKS_MAX of them; NULL: never spoken to */

@@ -5,7 +5,7 @@
 #include "master.h"
 #include "rpc/rpc.h"
 
-#define LINK_OPS   (MIND_FENCE + 1)
+#define LINK_OPS   (MIND_COPY + 1)
 #define LINK_LANES (LINK_OPS + 1) /* INVENTORY has two */
 
 /* A command, kept. */
@@ -49,6 +49,10 @@ struct mst_link {
 
 /* Moves up to MST_LINK_BATCH_MAX commands of one adoption from queue to sent and encodes them. */
 enum err link_encode(struct lane *l, uint32_t inventory_bytes) MUST_CHECK;
+/* link_copy.c. Of the commands sent those that are out of date go. */
+enum err link_encode_copies(struct lane *l, const struct msg_under *u, struct arena *a)
+	MUST_CHECK;
+enum err link_copied(struct lane *l, struct dec *d, struct mind *mind) MUST_CHECK;
 /* The reply's body: feeds the mind. ERR_BAD_MESSAGE ...: it cannot be understood; STALE_*: refused. */
 enum err link_answer(struct lane *l, struct bytes body, struct why *why) MUST_CHECK;
 void link_drop(struct list *cmds, size_t *n);

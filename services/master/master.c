@@ -171,12 +171,17 @@ static void scrape_mind(struct mst *m)
 	metric_set(x, MST_M_BYTES, 1, (int64_t)c.bytes_used);
 	metric_set(x, MST_M_BYTES, 2, (int64_t)c.quarantine_bytes);
 	metric_set(x, MST_M_RECOVERING, 0, c.recovering);
+	metric_set(x, MST_M_COPYING, 0, (int64_t)c.copying);
+	metric_set(x, MST_M_LACKING, 0, (int64_t)c.under_replicated);
+	metric_set(x, MST_M_TASKS, 0, (int64_t)c.tasks);
 	if (!m->term.mind)
 		return;
 	follow(m, MST_M_PUTS, 0, c.puts);
 	follow(m, MST_M_PUBLISHES, 0, c.publishes);
 	follow(m, MST_M_REMOVES, 0, c.removes);
 	follow(m, MST_M_EVICTIONS, 0, c.evictions);
+	follow(m, MST_M_COPIED, 0, c.copies_made);
+	follow(m, MST_M_COPIED, 1, c.copies_failed);
 	follow(m, MST_M_LOOKUPS, 0, c.hits);
 	follow(m, MST_M_LOOKUPS, 1, c.misses);
 	follow(m, MST_M_REJECTED, 3, c.malformed);

@@ -19,16 +19,20 @@ static void limits(struct mind_limits *l)
 	l->high_watermark = l->high_watermark > 0 ? l->high_watermark : 0.90;
 	l->evict_ratio = l->evict_ratio > 0 ? l->evict_ratio : 0.05;
 	l->pinned_max = l->pinned_max > 0 ? l->pinned_max : 1;
+	l->copies_per_holder = l->copies_per_holder ? l->copies_per_holder : 64;
+	l->tasks_max = l->tasks_max ? l->tasks_max : 1024;
+	l->task_keep_ms = l->task_keep_ms ? l->task_keep_ms : 3600000;
 }
 
 static void init(struct mind *m)
 {
 	struct map *maps[] = { &m->objs, &m->by_version, &m->by_number, &m->clients,
-			       &m->rems, &m->tenants,	 &m->groups };
+			       &m->rems, &m->tenants,	 &m->groups,	&m->pulls };
 	struct list *lists[] = { &m->active,	      &m->todo,	       &m->ended,
 				 &m->times,	      &m->clients_lru, &m->apps,
 				 &m->space,	      &m->ranges,      &m->groups_look,
-				 &m->groups_evicting, &m->over_quota };
+				 &m->groups_evicting, &m->tasks,       &m->tasks_run,
+				 &m->over_quota };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)
 		map_init(maps[i], SIZE_MAX);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
@@ -66,6 +70,7 @@ void call_init(struct mind_call *c, enum call_kind kind)
 {
 	c->err = ERR_NONE;
 	c->retry_ms = 0;
+	c->made = 0;
 	c->why = (struct why){ 0 };
 	list_init(&c->node);
 	c->mind = NULL;
@@ -188,6 +193,8 @@ bool mind_work(struct mind *m)
 	more |= evict_work(m);
 	more |= clear_work(m);
 	more |= range_work(m);
+	more |= copies_work(m);
+	more |= tasks_work(m);
 	if (space_waited(m)) {
 		m->space_dirty = true; /* a lease may have ended */
 		m->space_ns = m->now + RETRY_MS * 1000000ull;
@@ -204,6 +211,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 uint64_t mind_due_ns(const struct mind *m)
 {
 	uint64_t due = sooner(evict_due_ns(m), m->retry_ns);
+	due = MIN_OF(due, MIN_OF(copies_due_ns(m), tasks_due_ns(m)));
 	if (!list_empty(&m->todo) || !list_empty(&m->groups_look) || m->evict_left ||
 	    m->clear || range_walking(m))
 		return 0;
@@ -309,6 +317,10 @@ static void free_obj(struct map_node *n, void *arg)
 			free(w->attempt->cond);
 			free(w->attempt);
 		}
+		for (struct pull *p = w->pulls, *next; p; p = next) {
+			next = p->next;
+			pull_free(m, p);
+		}
 		free(w);
 	}
 	for (struct copy *c = o->copies, *next; c; c = next) {
@@ -335,6 +347,7 @@ void mind_free(struct mind *m)
 	uint64_t cursor = 0;
 	ranges_free(m);
 	clear_free(m);
+	tasks_free(m);
 	calls_end(m, &m->space, ERR_SHUTTING_DOWN);
 	for (uint32_t i = 0; i < m->n_tenants; i++)
 		calls_end(m, &m->tenant[i]->waits, ERR_SHUTTING_DOWN);
@@ -356,7 +369,7 @@ void mind_free(struct mind *m)
 	}
 	tenants_free(m);
 	struct map *maps[] = { &m->objs, &m->by_version, &m->by_number, &m->clients,
-			       &m->rems, &m->tenants,	 &m->groups };
+			       &m->rems, &m->tenants,	 &m->groups,	&m->pulls };
 	for (size_t i = 0; i < ARRAY_LEN(maps); i++)
 		map_fini(maps[i]);
 	free(m);

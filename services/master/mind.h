@@ -17,6 +17,7 @@
  * I4: gauges equal a recount (C3).
  * G1..G4: an object group's members are found and evicted together (mind_group.c).
  * I5: index memory is bounded: at most 200 bytes an object beside its key; limits answer BUSY (B1).
+ * V13: an unfinished copy, wherever it is made, is known here, and T2 and T3 wait for its end (mind_copy.c).
  * I6: no scan longer than 2 ms: inventories, evictions and sweeps are sliced; mind_work() goes on (L4).
  *
  * Commands are idempotent and by value: one may be lost, doubled or late; mind_resend() says again
@@ -48,11 +49,14 @@ struct mind_limits {
 	uint32_t discard_ms;		 /* put_start_discard_ms; 0: 30,000 */
 	uint32_t release_ms;		 /* put_start_release_ms; 0: 600,000 */
 	uint32_t dead_ms; /* holder_dead_ms: holders not heard of since the start; 0: 30,000 */
-	double low_reserve;    /* 0: 0.02 */
-	double quarantine_max; /* 0: 0.10 */
-	double high_watermark; /* 0: 0.90 */
-	double evict_ratio;    /* 0: 0.05 */
-	double pinned_max;     /* share of the pool that hard pins may have; 0: 1 */
+	double low_reserve;	    /* 0: 0.02 */
+	double quarantine_max;	    /* 0: 0.10 */
+	double high_watermark;	    /* 0: 0.90 */
+	double evict_ratio;	    /* 0: 0.05 */
+	double pinned_max;	    /* share of the pool that hard pins may have; 0: 1 */
+	uint32_t copies_per_holder; /* copies being made there at a time; 0: 64 */
+	uint32_t tasks_max;	    /* queued, running and remembered; 0: 1,024 */
+	uint32_t task_keep_ms;	    /* ended ones are remembered so long; 0: 3,600,000 */
 	bool keep_soft; /* soft pins hold until they end, even when nothing else is left */
 	enum mind_strategy strategy;	 /* of placement */
 	struct bytes local_host;	 /* LOCAL_FIRST: its host id; borrowed for life */
@@ -71,14 +75,22 @@ struct mind_under {
 	uint64_t term, adoption, pool_epoch;
 };
 
-enum mind_op { MIND_ADOPT, MIND_INVENTORY, MIND_RETIRE, MIND_FREE, MIND_MARK, MIND_FENCE };
+enum mind_op {
+	MIND_ADOPT,
+	MIND_INVENTORY,
+	MIND_RETIRE,
+	MIND_FREE,
+	MIND_MARK,
+	MIND_FENCE,
+	MIND_COPY
+};
 struct mind_cmd {
 	enum mind_op op;
 	uint32_t holder; /* index, stable for this term */
 	struct mind_under under;
 	uint32_t slot;		   /* RETIRE, FREE, MARK */
-	uint64_t generation;	   /* likewise */
-	uint64_t version;	   /* RETIRE, MARK, FENCE */
+	uint64_t generation;	   /* likewise; COPY, FENCE of a copy: its number */
+	uint64_t version;	   /* RETIRE, MARK, FENCE, COPY (the rest: mind_copying) */
 	enum retire_reason reason; /* RETIRE */
 	uint64_t evict_id;
 	uint64_t cursor;	      /* INVENTORY */
@@ -99,6 +111,7 @@ struct mind_call {
 	/* results */
 	enum err err;
 	uint32_t retry_ms;
+	uint32_t made; /* PUBLISH: copies that are readable */
 	struct why why;
 	/* private */
 	struct list node;
@@ -178,6 +191,7 @@ struct mind_holder {
 	const char *const *addrs;
 	size_t n_addrs;
 	bool away, merged, suspect;
+	bool draining, drained; /* gets nothing new; all it held is readable elsewhere (L5) */
 	struct mind_under under;
 	uint64_t objects, bytes_used, bytes_total, quarantine_bytes;
 };
@@ -223,6 +237,64 @@ enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_unde
 void mind_corrupt(struct mind *m, uint32_t holder, const struct mind_under *u, uint32_t slot,
 		  uint64_t generation, uint64_t version);
 
+/* ---- copies between holders (mind_copy.c) ---- */
+
+struct mind_replica {
+	uint32_t holder, slot;
+	uint64_t generation;
+	const struct extent *extents;
+	size_t n_extents;
+};
+struct mind_copying { /* what a COPY command says; borrowed until the next call */
+	struct bytes tenant, key;
+	uint64_t version, number, size, sum;
+	const struct extent *extents; /* none: the holder chooses (an owner) */
+	size_t n_extents;
+	const struct msg_put_opts *opts;
+	struct mind_replica sources[OBJ_EXTENTS_MAX]; /* nearest to it first */
+	size_t n_sources;
+};
+/* The copy that was commanded to that holder. false: it has ended meanwhile, or nobody has the bytes now. */
+bool mind_copying(struct mind *m, uint32_t holder, uint64_t version, uint64_t number,
+		  struct mind_copying *out);
+/* COPY's answer. ERR_NONE: taken; ERR_BUSY: said again after retry_ms; any other: it ends, nothing is written
+ * there. */
+void mind_copied(struct mind *m, uint32_t holder, const struct mind_under *u, uint64_t version,
+		 uint64_t number, enum err e, uint32_t retry_ms);
+/* REPORT: it was given up, its range is free. f: borrowed. */
+void mind_copy_failed(struct mind *m, uint32_t holder, const struct mind_under *u,
+		      const struct msg_copy_fail *f);
+
+/* ---- tasks (mind_task.c) ---- */
+
+enum mind_task_kind { MIND_TASK_COPY = 1, MIND_TASK_MOVE, MIND_TASK_DRAIN, MIND_TASK_PREFETCH };
+enum mind_task_state {
+	MIND_TASK_QUEUED = 1,
+	MIND_TASK_RUNNING,
+	MIND_TASK_DONE,
+	MIND_TASK_FAILED,
+	MIND_TASK_CANCELLED,
+};
+/*
+ * tenant: whose keys; empty: an admin's drain. q: borrowed for the call.
+ *
+ * ERR_INVALID_PARAMS, ERR_NOT_FOUND (no such holder), ERR_BUSY (tasks_max), ERR_NO_MEMORY
+ */
+enum err mind_task_start(struct mind *m, struct bytes tenant,
+			 const struct msg_task_start_req *q, uint64_t *id, struct why *why)
+	MUST_CHECK;
+/* Of that id, of one of the tenant's; NULL tenant: of anybody. out borrows until the next call.
+ * ERR_TASK_LOST: of another term, or forgotten; ERR_NOT_FOUND: never given, or another tenant's. */
+enum err mind_task(struct mind *m, const struct bytes *tenant, uint64_t id,
+		   struct msg_task *out, struct why *why) MUST_CHECK;
+/* The one after that id in order (0: the first); false: none. */
+bool mind_task_next(struct mind *m, const struct bytes *tenant, uint64_t after,
+		    struct msg_task *out);
+/* It begins nothing new; what it copied stays. A drain, also one that is done, is undone: its holder gets new
+ * objects again. ERR_NONE also when it has ended; as mind_task. */
+enum err mind_task_cancel(struct mind *m, const struct bytes *tenant, uint64_t id,
+			  struct why *why) MUST_CHECK;
+
 /* ---- calls of clients ---- */
 
 struct mind_who {
@@ -248,7 +320,7 @@ struct mind_put {
  * ERR_ALREADY_EXISTS, ERR_BUSY_WRITING, ERR_RECOVERING, ERR_TEMPORARILY_AWAY, ERR_CONFLICT (a condition, or
  * its group has another size or all its members),
  * ERR_TOO_LARGE, ERR_BUSY (all leased: retry_ms), ERR_POOL_PINNED, ERR_STALE_TERM, ERR_INVALID_PARAMS,
- * ERR_NOT_READY (no holder with memory), ERR_QUOTA (pins, or a size, above what the tenant may have)
+ * ERR_NOT_READY (no holder with memory, or fewer than replicas_required), ERR_QUOTA (pins, or a size, above what the tenant may have)
  */
 void mind_put_start(struct mind *m, const struct mind_who *w, const struct msg_put_item *it,
 		    struct mind_put *p);
@@ -281,12 +353,6 @@ void mind_drop(struct mind *m, struct mind_call *c);
 enum { MIND_WARM = 16 };
 void mind_warm(struct mind *m, struct bytes tenant, const struct bytes *keys, size_t n);
 
-struct mind_replica {
-	uint32_t holder, slot;
-	uint64_t generation;
-	const struct extent *extents;
-	size_t n_extents;
-};
 struct mind_object { /* borrowed until the next call */
 	struct bytes key;
 	uint64_t version, size, sum;
@@ -304,6 +370,11 @@ struct mind_object { /* borrowed until the next call */
  */
 enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint32_t lease_ms,
 		     struct bytes format, struct mind_object *out, struct why *why) MUST_CHECK;
+/* The same for a reader on that host: copies there come first. Of several that are alike each comes first in
+ * turn. */
+enum err mind_lookup_near(struct mind *m, struct bytes tenant, struct bytes key,
+			  struct bytes host, uint32_t lease_ms, struct bytes format,
+			  struct mind_object *out, struct why *why) MUST_CHECK;
 /* ERR_LEASE_LOST: that version is no longer served. */
 enum err mind_release(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version);
 enum err mind_renew(struct mind *m, struct bytes tenant, struct bytes key, uint64_t version,
@@ -328,7 +399,11 @@ struct mind_counts {
 	uint64_t rejected;  /* entries of inventories not taken: unsound, or an overlap */
 	uint64_t malformed; /* those of them that are unsound */
 	uint64_t stuck;	    /* ranges in quarantine for longer than release_ms: an alarm */
-	enum err failed;    /* an append failed for good: the service ends */
+	uint64_t copying;   /* copies being made */
+	uint64_t under_replicated; /* objects with fewer copies than they are to have */
+	uint64_t copies_made, copies_failed;
+	uint64_t tasks;	 /* queued or running */
+	enum err failed; /* an append failed for good: the service ends */
 	bool recovering;
 };
 void mind_counts(const struct mind *m, struct mind_counts *out);
@@ -361,6 +436,7 @@ enum mind_break {
 	MIND_BREAK_NOT_FOUND = 1 << 11, /* V12: NOT_FOUND while a key's versions wait for T2 */
 	MIND_BREAK_UNKNOWN = 1 << 12,	/* V15: a PUBLISH of an unknown version is taken */
 	MIND_BREAK_UNDER = 1 << 13,	/* V9: answers of an older adoption are taken */
+	MIND_BREAK_COPIES = 1 << 14,	/* V13: T2 and T3 do not wait for unfinished copies */
 };
 #endif
 
@@ -368,4 +444,10 @@ enum mind_break {
 enum err mind_evict(struct mind *m, struct bytes tenant, struct bytes key) MUST_CHECK;
 /* The attempt has shown no progress for long: FENCE it. */
 void mind_discard(struct mind *m, uint64_t version);
+/* A copy of this object at that holder; the copy there is given up, if another one is readable. ERR_NOT_FOUND;
+ * ERR_BUSY: not now; ERR_EXISTS: there is one. */
+enum err mind_copy_to(struct mind *m, struct bytes tenant, struct bytes key, uint32_t holder)
+	MUST_CHECK;
+enum err mind_copy_drop(struct mind *m, struct bytes tenant, struct bytes key, uint32_t holder)
+	MUST_CHECK;
 void mind_fold(const struct mind *m, struct fold *f);

@@ -20,7 +20,7 @@ static uint64_t bytes_of(const struct obj *o)
 	return n;
 }
 
-/* Nothing is going on with it, and all its copies can be reached, now. */
+/* Nothing is going on with it, and its space comes back now from one holder at least (L4). */
 static bool evictable(const struct mind *m, const struct obj *o)
 {
 	if (o->work || obj_leased(m, o))
@@ -28,9 +28,9 @@ static bool evictable(const struct mind *m, const struct obj *o)
 	bool any = false;
 	for (const struct copy *c = o->copies; c; c = c->next) {
 		const struct holder *h = m->holders[c->holder];
-		if (h->state != HOLDER_MERGED || holder_late(m, h))
+		if (h->state != HOLDER_MERGED)
 			return false;
-		any |= c->state == COPY_COMMITTED;
+		any |= c->state == COPY_COMMITTED && !holder_late(m, h);
 	}
 	return any;
 }
@@ -226,8 +226,8 @@ static bool all_pinned(const struct mind *m, const struct tenant *only)
 {
 	const struct lru_set *s = only ? only->set : NULL;
 	return n_in(m, s, LRU_PLAIN) == 0 && n_in(m, s, LRU_SOFT) == 0 &&
-	       n_in(m, s, LRU_HARD) > 0 && m->by_version.n == 0 && m->quarantine == 0 &&
-	       later_ns(m) == 0;
+	       n_in(m, s, LRU_HARD) > 0 && m->by_version.n == 0 && m->pulls.n == 0 &&
+	       m->quarantine == 0 && later_ns(m) == 0;
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)
@@ -299,9 +299,19 @@ bool evict_index(struct mind *m, enum err *e, uint32_t *retry_ms)
 	return any;
 }
 
+/* What is being drained takes nothing any more: the others have to have the room. */
 static bool above(const struct mind *m)
 {
-	return (double)m->used - (double)m->coming > m->l.high_watermark * (double)m->total;
+	uint64_t used = m->used, total = m->total;
+	for (uint32_t i = 0; m->n_draining && i < m->n_holders; i++) {
+		const struct holder *h = m->holders[i];
+		if (!h->draining || h->state != HOLDER_MERGED)
+			continue;
+		used -= h->used;
+		for (size_t s = 0; s < h->n_segs; s++)
+			total -= alloc_bytes(h->segs[s].alloc);
+	}
+	return (double)used - (double)m->coming > m->l.high_watermark * (double)total;
 }
 
 uint64_t evict_due_ns(const struct mind *m)

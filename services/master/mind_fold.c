@@ -62,6 +62,12 @@ static void fold_work(const struct work *w, struct fold *f)
 	if (!w)
 		return;
 	fold_attempt(w->attempt, f);
+	for (const struct pull *p = w->pulls; p; p = p->next) {
+		f->version(f, p->version);
+		f->word(f, (uint64_t)p->holder << 8 | p->state);
+		f->word(f, p->number);
+		f->word(f, p->n_ranges ? p->ranges[0].offset : UINT64_MAX);
+	}
 	f->word(f, w->asking);
 	list_for_each (it, &w->pubs) {
 		const struct pub *p = list_entry(it, struct mind_call, node)->on;
@@ -204,6 +210,8 @@ void mind_fold(const struct mind *m, struct fold *f)
 	f->version(f, m->last);
 	f->word(f, m->retry_ns != 0);
 	f->word(f, !list_empty(&m->todo));
+	f->word(f, m->shows % 2);
+	f->word(f, m->pull_last);
 	fold_objs(m, f);
 	for (uint32_t i = 0; i < m->n_holders; i++)
 		fold_holder(m->holders[i], f);

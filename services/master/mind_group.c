@@ -52,7 +52,7 @@ static struct group *group_new(struct mind *m, uint16_t tenant, struct bytes id,
 	struct group *g = calloc(1, sizeof(*g) + id.n);
 	if (!g)
 		return NULL;
-	struct list *lists[] = { &g->in, &g->todo, &g->dying, &g->waits };
+	struct list *lists[] = { &g->in, &g->todo, &g->dying, &g->waits, &g->pulls };
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_init(lists[i]);
 	g->tenant = tenant;
@@ -399,8 +399,9 @@ enum err group_may_put(struct mind *m, uint16_t tenant, const struct obj *o,
 
 bool group_evictable(struct mind *m, struct group *g)
 {
-	return g->phase == GROUP_WHOLE && g->n_attempts == 0 && g->n_linked == g->n_served &&
-	       m->n_unmerged == 0 && m->n_partial == 0 && group_lease_ns(m, g) <= m->now;
+	return g->phase == GROUP_WHOLE && g->n_attempts == 0 && list_empty(&g->pulls) &&
+	       g->n_linked == g->n_served && m->n_unmerged == 0 && m->n_partial == 0 &&
+	       group_lease_ns(m, g) <= m->now;
 }
 
 /* However many: in one go. */
@@ -423,6 +424,11 @@ static void begin(struct mind *m, struct group *g, uint64_t evict_id)
 		list_push_back(&m->groups_evicting, &g->evicting);
 	g->phase = GROUP_RETIRING;
 	g->evict_id = MAX_OF(g->evict_id, evict_id);
+	list_for_each (it, &g->pulls) { /* V13 */
+		struct pull *p = list_entry(it, struct pull, of_group);
+		if (p->version <= g->evict_id)
+			pull_fence(m, p);
+	}
 	look(m, g);
 }
 
@@ -539,7 +545,8 @@ static bool step(struct mind *m, struct group *g, size_t *n)
 		if (!list_empty(&g->todo))
 			return true;
 		/* a put that commits under the evict id after the end would be retired by the next start (T2) */
-		if (g->n_attempts || g->n_owed || m->n_unmerged || !tombs_there(m, g))
+		if (g->n_attempts || !list_empty(&g->pulls) || g->n_owed || m->n_unmerged ||
+		    !tombs_there(m, g))
 			return false;
 		g->phase = GROUP_DRAINING; /* G2 */
 	}
@@ -557,7 +564,7 @@ static bool step(struct mind *m, struct group *g, size_t *n)
 static bool nothing_left(const struct group *g)
 {
 	return g->phase == GROUP_WHOLE && g->n_linked == 0 && g->n_attempts == 0 &&
-	       g->asking == 0;
+	       list_empty(&g->pulls) && g->asking == 0;
 }
 
 bool groups_work(struct mind *m, size_t n)

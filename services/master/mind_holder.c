@@ -93,7 +93,8 @@ static struct holder *holder_new(struct mind *m, struct bytes id)
 	h->index = m->n_holders;
 	memcpy(h->id, id.p, id.n);
 	h->under.term = m->term;
-	struct list *lists[] = { &h->regs, &h->gones, &h->early, &h->attempts, &h->quars };
+	struct list *lists[] = { &h->regs,     &h->gones, &h->early,
+				 &h->attempts, &h->quars, &h->pulls };
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_init(lists[i]);
 	m->bytes += sizeof(*h);
@@ -269,6 +270,7 @@ static void holder_gone(struct mind *m, struct holder *h, enum holder_state s)
 		attempt_end(m, list_entry(h->attempts.next, struct attempt, of_holder), false);
 	while (!list_empty(&h->quars))
 		quar_free(m, h, list_entry(h->quars.next, struct quar, node), false);
+	pulls_resolve(m, h);
 	m->n_dropping += !h->dropping;
 	h->dropping = true;
 	h->drop_at = 0;
@@ -358,6 +360,7 @@ void holder_say(struct mind *m, struct holder *h)
 
 void holder_adopt(struct mind *m, struct holder *h)
 {
+	pulls_unplan(m, h);
 	/* V8's second sentence: its entries are known if a merge was completed */
 	holder_set(m, h, HOLDER_ADOPTING, h->known || h->state == HOLDER_MERGED);
 	h->under.adoption++;
@@ -551,6 +554,7 @@ void mind_resend(struct mind *m, uint32_t holder)
 			if (a->fencing)
 				attempt_say(m, a);
 		}
+		pulls_resend(m, h);
 	}
 	mind_leave(m);
 }
@@ -570,6 +574,8 @@ bool mind_holder(const struct mind *m, uint32_t index, struct mind_holder *out)
 				     .away = !holder_in(h),
 				     .merged = h->state == HOLDER_MERGED,
 				     .suspect = h->suspect,
+				     .draining = h->draining,
+				     .drained = holder_drained(m, h),
 				     .under = h->under,
 				     .objects = h->n_copies,
 				     .bytes_used = h->used,

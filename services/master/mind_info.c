@@ -187,6 +187,13 @@ static void explain_work(const struct mind *m, const struct work *w, const struc
 		     "version %" PRIx64 " at %s, %s, no progress for %" PRIu64 " ms",
 		     a->version, m->holders[a->holder]->id,
 		     a->fencing ? "being fenced" : "open", (m->now - a->progress_ns) / 1000000);
+	for (const struct pull *p = w->pulls; p; p = p->next) {
+		static const char *const states[] = { "planned", "said", "being fetched",
+						      "being cancelled" };
+		fact(f, "copy", "version %" PRIx64 " to %s, %s for %" PRIu64 " ms", p->version,
+		     m->holders[p->holder]->id, states[p->state],
+		     p->said_ns ? (m->now - p->said_ns) / 1000000 : 0);
+	}
 	if (!list_empty(&w->rems))
 		fact(f, "remove", "under way");
 	if (!list_empty(&w->pubs))
@@ -210,6 +217,13 @@ static void explain_obj(const struct mind *m, const struct obj *o, const struct 
 		fact(f, "version", "%" PRIx64 ", %" PRIu64 " bytes", s->version, s->size);
 	for (const struct copy *c = o->copies; c; c = c->next)
 		explain_copy(m, c, f);
+	const struct copy *want = s && s->opts && s->opts->m.replica_num > 1 ? s : NULL;
+	if (want)
+		fact(f, "replicas", "%u of %u%s", copies_live(m, o, s->version),
+		     want->opts->m.replica_num,
+		     copies_live(m, o, s->version) < want->opts->m.replica_num
+			     ? ": more are made as soon as there is room"
+			     : "");
 	if (obj_leased(m, o))
 		fact(f, "lease", "%u readers, %" PRIu64 " ms left", o->n_leases,
 		     (lease_end_ns(m, o) - m->now) / 1000000);
@@ -268,6 +282,11 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 				     .misses = m->n.misses,
 				     .rejected = m->n.rejected,
 				     .malformed = m->n.malformed,
+				     .copying = m->pulls.n,
+				     .under_replicated = m->lacks.n,
+				     .copies_made = m->n.copies_made,
+				     .copies_failed = m->n.copies_failed,
+				     .tasks = m->n_running,
 				     .failed = m->failed,
 				     .recovering = m->n_unmerged > 0 };
 	for (uint32_t i = 0; i < m->n_holders; i++)
@@ -281,7 +300,7 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 /* ---- the recount ---- */
 
 struct tally {
-	uint64_t copies, served, grouped;
+	uint64_t copies, served, grouped, pulls, lacks;
 	struct tenant_sum {
 		uint64_t used, pinned, served;
 	} * of;
@@ -314,6 +333,27 @@ static void check_work(const struct mind *m, const struct obj *o)
 	if (w->attempt)
 		assert(w->attempt->obj == o &&
 		       attempt_of(m, w->attempt->version) == w->attempt);
+}
+
+/* C1, and what waits for its attempt alone is only planned. */
+static void check_pulls(const struct mind *m, const struct obj *o, struct tally *t,
+			struct tenant_sum *sum)
+{
+	for (const struct pull *p = o->work ? o->work->pulls : NULL; p; p = p->next) {
+		t->pulls++;
+		sum->used += rounded(p->ranges, p->n_ranges);
+		sum->pinned +=
+			p->opts && p->opts->m.hard_pin ? rounded(p->ranges, p->n_ranges) : 0;
+		assert(p->obj == o && pull_of(m, p->version, p->holder) == p);
+		assert(holder_in(m->holders[p->holder]));
+		for (const struct copy *c = o->copies; c; c = c->next)
+			assert(c->holder != p->holder || c->version != p->version);
+	}
+	uint64_t lacks = 0;
+	for (const struct copy *c = o->copies; c; c = c->next)
+		lacks += c->opts && c->opts->lack;
+	assert(lacks <= 1);
+	t->lacks += lacks;
 }
 
 static void check_obj(const struct mind *m, const struct obj *o, struct tally *t)
@@ -350,6 +390,7 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	sum->pinned +=
 		a && a->opts && a->opts->m.hard_pin ? rounded(a->ranges, a->n_ranges) : 0;
 	check_work(m, o);
+	check_pulls(m, o, t, sum);
 }
 
 static void check_holder(const struct mind *m, const struct holder *h, struct tally *t)
@@ -366,6 +407,13 @@ static void check_holder(const struct mind *m, const struct holder *h, struct ta
 		const struct attempt *a = list_entry(it, struct attempt, of_holder);
 		used += rounded(a->ranges, a->n_ranges);
 	}
+	uint64_t pulls = 0;
+	list_for_each (it, &h->pulls) {
+		const struct pull *p = list_entry(it, struct pull, of_holder);
+		used += rounded(p->ranges, p->n_ranges);
+		pulls++;
+	}
+	assert(pulls == h->n_pulls);
 	list_for_each (it, &h->quars) {
 		const struct quar *q = list_entry(it, struct quar, node);
 		quarantine += q->bytes;
@@ -426,6 +474,7 @@ void mind_check(const struct mind *m)
 		used += h->state == HOLDER_MERGED ? h->used : 0;
 	}
 	assert(t.copies == m->n_copies && t.served == m->n_served); /* I4 */
+	assert(t.pulls == m->pulls.n && t.lacks == m->lacks.n);
 	check_tenants(m, &t);
 	free(t.of);
 	assert(used == m->used && total == m->total && quarantine == m->quarantine);

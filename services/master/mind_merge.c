@@ -51,6 +51,12 @@ static struct copy *entry_new(struct mind *m, struct holder *h, const struct msg
 		h->short_memory |= !c;
 		return c;
 	}
+	struct pull *p = pull_of(m, e->version, h->index);
+	if (p) { /* likewise of a copy */
+		struct copy *c = pull_commit(m, p, e->slot, e->generation, e->sum);
+		h->short_memory |= !c;
+		return c;
+	}
 	uint16_t tenant = tenant_of(m, e->tenant, true);
 	struct obj *o;
 	if (tenant == TENANTS_MAX || obj_merge(m, tenant, e->key, &o) != ERR_NONE) {
@@ -350,6 +356,7 @@ static void attempts_resolve(struct mind *m, struct holder *h)
 {
 	while (!list_empty(&h->attempts))
 		attempt_end(m, list_entry(h->attempts.next, struct attempt, of_holder), false);
+	pulls_resolve(m, h);
 }
 
 static void merge_done(struct mind *m, struct holder *h)

@@ -128,8 +128,8 @@ static bool has_pending(const struct mind *m, const struct obj *o)
 void work_gc(struct mind *m, struct obj *o)
 {
 	struct work *w = o->work;
-	if (!w || w->attempt || w->asking || !list_empty(&w->pubs) || !list_empty(&w->rems) ||
-	    has_pending(m, o))
+	if (!w || w->attempt || w->pulls || w->asking || !list_empty(&w->pubs) ||
+	    !list_empty(&w->rems) || has_pending(m, o))
 		return;
 	list_del(&w->node);
 	m->bytes -= sizeof(*w);
@@ -172,6 +172,7 @@ void opts_free(struct mind *m, struct opts *o)
 	if (!o)
 		return;
 	group_leave(m, o);
+	lack_free(m, o);
 	heap_remove(&m->softs, &o->soft);
 	m->bytes -= o->bytes;
 	free(o);
@@ -429,6 +430,45 @@ static void replica_of(const struct copy *c, struct mind_replica *r, struct exte
 	*r = (struct mind_replica){ c->holder, c->slot, c->generation, ext, c->n_ranges };
 }
 
+/* Those that answer, then memory before disk, then the reader's own host. */
+static unsigned rank_of(const struct mind *m, const struct copy *c)
+{
+	const struct holder *h = m->holders[c->holder];
+	bool near = m->near.n && m->near.n == strlen(h->host) &&
+		    memcmp(m->near.p, h->host, m->near.n) == 0;
+	return h->suspect * 4u + (h->kind == 2) * 2u + !near;
+}
+
+/* Among those that are alike each is the first in turn. */
+static void take_turns(struct mind *m, const struct copy **all, size_t n)
+{
+	size_t k = 1;
+	while (k < n && rank_of(m, all[k]) == rank_of(m, all[0]))
+		k++;
+	size_t first = m->shows++ % k;
+	const struct copy *c = all[first];
+	memmove(all + 1, all, first * sizeof(all[0]));
+	all[0] = c;
+}
+
+static size_t nearest_first(struct mind *m, const struct obj *o, uint64_t version,
+			    const struct copy *all[OBJ_EXTENTS_MAX])
+{
+	size_t n = 0;
+	for (const struct copy *c = o->copies; c && n < OBJ_EXTENTS_MAX; c = c->next) {
+		if (!(c->flags & COPY_SERVED) || c->version != version ||
+		    !copy_known(m->holders[c->holder], c))
+			continue;
+		size_t at = n++;
+		for (; at > 0 && rank_of(m, all[at - 1]) > rank_of(m, c); at--)
+			all[at] = all[at - 1];
+		all[at] = c;
+	}
+	if (n > 1)
+		take_turns(m, all, n);
+	return n;
+}
+
 void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
 	      struct mind_object *out)
 {
@@ -441,17 +481,12 @@ void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
 	out->leased = obj_leased(m, o);
 	out->idle_ns = m->now - used_at_ns(m, o);
 	out->n_replicas = 0; /* the replicas behind it are not zeroed: 640 bytes a lookup */
-	/* those that answer first, suspects last */
-	for (int suspect = 0; suspect < 2; suspect++)
-		for (const struct copy *c = o->copies; c; c = c->next) {
-			const struct holder *h = m->holders[c->holder];
-			if (!(c->flags & COPY_SERVED) || c->version != best->version ||
-			    !copy_known(h, c) || h->suspect != suspect ||
-			    out->n_replicas == OBJ_EXTENTS_MAX)
-				continue;
-			replica_of(c, &out->replicas[out->n_replicas++], ext);
-			ext += c->n_ranges;
-		}
+	const struct copy *all[OBJ_EXTENTS_MAX];
+	size_t n = nearest_first(m, o, best->version, all);
+	for (size_t i = 0; i < n; i++) {
+		replica_of(all[i], &out->replicas[out->n_replicas++], ext);
+		ext += all[i]->n_ranges;
+	}
 }
 
 /* Might there be a version that nobody may see yet, and that an older master acknowledged? (V6, V12) */
@@ -517,6 +552,16 @@ enum err mind_lookup(struct mind *m, struct bytes tenant, struct bytes key, uint
 	}
 	obj_show(m, o, c, out);
 	return ERR_NONE;
+}
+
+enum err mind_lookup_near(struct mind *m, struct bytes tenant, struct bytes key,
+			  struct bytes host, uint32_t lease_ms, struct bytes format,
+			  struct mind_object *out, struct why *why)
+{
+	m->near = host;
+	enum err e = mind_lookup(m, tenant, key, lease_ms, format, out, why);
+	m->near = BYTES(NULL, 0);
+	return e;
 }
 
 static struct obj *leased_obj(struct mind *m, struct bytes tenant, struct bytes key,

@@ -85,7 +85,7 @@ static struct holder *turn_of_young(struct mind *m, uint64_t bytes)
 	struct holder *turn = NULL;
 	for (uint32_t i = 0; m->n_young && i < m->n_holders; i++) {
 		struct holder *h = m->holders[i];
-		if (!h->young || h->state != HOLDER_MERGED || h->suspect)
+		if (!h->young || h->state != HOLDER_MERGED || h->suspect || h->draining)
 			continue;
 		h->credit += share_of(m, h) * (double)bytes;
 		h->credit = MIN_OF(h->credit, 2.0 * (double)bytes);

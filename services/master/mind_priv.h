@@ -60,6 +60,9 @@ struct range {
 
 /* Of a put: what its slot keeps, when it is not all defaults. */
 enum member { MEMBER_NONE, MEMBER_IN, MEMBER_DYING };
+struct lack;
+struct pull;
+struct task;
 struct opts {
 	struct msg_put_opts m; /* points behind */
 	struct group *group;   /* of an attempt or a member; NULL: none, or it has left */
@@ -67,7 +70,8 @@ struct opts {
 	enum member state;
 	bool owed; /* dying, and its RETIRE is not acknowledged */
 	uint64_t space;
-	struct copy *copy;	/* NULL: of an attempt */
+	struct copy *copy; /* NULL: of an attempt or an unfinished copy */
+	struct lack *lack; /* NULL: there are as many as are wanted, or another copy's has it */
 	struct heap_node soft;	/* m->softs while the pin runs */
 	uint64_t soft_until_ns; /* 0: it was never readable */
 	size_t bytes;
@@ -117,6 +121,7 @@ struct group {
 	struct list waits;	    /* mind_call.node: puts */
 	struct list lru;	    /* while a member is served */
 	struct list look, evicting; /* m->groups_look, m->groups_evicting */
+	struct list pulls;	    /* of members: pull.of_group */
 	uint64_t evict_id, bytes;
 	enum group_phase phase;
 	uint32_t size; /* 0: open */
@@ -150,8 +155,9 @@ struct work {
 	struct list node; /* m->active or m->todo */
 	struct obj *obj;
 	struct attempt *attempt; /* open: at most one a key */
-	struct list pubs, rems;	 /* mind_call.node of publishes; struct rem */
-	uint32_t asking;	 /* appends under way */
+	struct pull *pulls;
+	struct list pubs, rems; /* mind_call.node of publishes; struct rem */
+	uint32_t asking;	/* appends under way */
 };
 
 struct pub {		 /* mind_call.on of a waiting PUBLISH */
@@ -159,6 +165,7 @@ struct pub {		 /* mind_call.on of a waiting PUBLISH */
 	uint64_t version, generation, adoption, sum;
 	uint32_t slot, holder;
 	bool retired;
+	bool pulled; /* of a copy made by COPY: it waits for no other */
 };
 
 /* A remove. One that is repeated while under way joins (V4): its ceiling is the first one's. */
@@ -269,6 +276,13 @@ struct holder {
 	struct list gones; /* likewise: forgets */
 	struct list early; /* publishes before it is merged; on is a struct pub */
 	struct list attempts, quars;
+	struct list pulls; /* of_holder */
+	uint32_t n_pulls;
+	bool draining; /* gets nothing new; m->n_draining */
+	struct task *drain;
+	uint64_t
+		copy_rest_ns; /* it refused a copy, or failed by itself: no other before that */
+	uint64_t moved, moved_bytes; /* since its drain began */
 	struct segment *segs;
 	size_t n_segs;
 	struct slot_page **pages;
@@ -345,7 +359,7 @@ struct mind {
 	double mean; /* share in use, at the last look */
 	enum err failed;
 	uint32_t depth;
-	struct map objs, by_version, by_number, clients, rems, tenants, groups;
+	struct map objs, by_version, by_number, clients, rems, tenants, groups, pulls;
 	struct tenant **tenant; /* by index */
 	uint32_t n_tenants, cap_tenants;
 	uint16_t tenant_last; /* asked for last */
@@ -364,12 +378,20 @@ struct mind {
 	struct list groups_look, groups_evicting; /* something changed; not WHOLE */
 	struct lru_set shared, **sets;		  /* sets: all of them */
 	uint32_t n_sets;
-	struct heap softs;     /* soft pins that run, by their end */
-	uint64_t lease_end_ns; /* met in the turn of an eviction */
+	struct heap softs;	      /* soft pins that run, by their end */
+	struct heap lacks;	      /* struct lack, by the time of the next try */
+	struct heap pulls_due;	      /* struct pull, by when they are said again */
+	struct list tasks, tasks_run; /* in order of their ids; those that have not ended */
+	uint32_t n_tasks, n_running, n_draining;
+	uint64_t task_last, pull_last; /* numbers given last */
+	uint64_t copy_ns;	       /* repairs rest until then */
+	struct bytes near;	       /* host of who looks; borrowed for the call */
+	uint32_t shows;		       /* whose turn it is among copies that are alike */
+	uint64_t lease_end_ns;	       /* met in the turn of an eviction */
+	uint64_t pinned;	       /* of attempts and copies */
 	struct clear *clear;   /* room in one piece is being made (mind_clear.c) */
 	uint64_t clear_ns;     /* the last one is waited for until then; in vain: none before */
 	bool clear_vain;
-	uint64_t pinned; /* of attempts and copies */
 	uint64_t n_waiting, n_copies, n_served, bytes, coming;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
@@ -379,8 +401,10 @@ struct mind {
 	uint64_t space_ns;		  /* puts that wait for space are tried again */
 	bool space_dirty;
 	struct extent shown[OBJ_EXTENTS_MAX * OBJ_EXTENTS_MAX]; /* of the object shown last */
+	struct extent copying[OBJ_EXTENTS_MAX];
 	struct {
 		uint64_t puts, publishes, removes, evictions, hits, misses, rejected, malformed;
+		uint64_t copies_made, copies_failed;
 	} n;
 };
 
@@ -458,6 +482,7 @@ struct lru_set *set_of(const struct mind *m, const struct obj *o);
 void charge_attempt(struct mind *m, const struct attempt *a, bool on);
 void charge_copy(struct mind *m, const struct copy *c, bool on);
 void charge_quar(struct mind *m, const struct quar *q, bool on);
+void charge_pull(struct mind *m, const struct pull *p, bool on);
 /* Before anything is allocated. ERR_NONE; ERR_QUOTA; ERR_BUSY: *over bytes of the tenant's must go first. */
 enum err quota_check(struct mind *m, uint16_t tenant, const struct msg_put_item *it,
 		     uint64_t bytes, uint64_t *over, struct why *why) MUST_CHECK;
@@ -708,3 +733,5 @@ bool range_work(struct mind *m);
 void range_appended(struct mind *m, struct app *a, enum err e);
 bool range_walking(const struct mind *m);
 void ranges_free(struct mind *m);
+
+#include "mind_copy.h"

@@ -265,8 +265,10 @@ bool mind_open_attempt(const struct mind *m, uint32_t holder, const struct mind_
 		       uint64_t version)
 {
 	const struct attempt *a = attempt_of(m, version);
-	return a && a->holder == holder && !a->fencing &&
-	       same_under(u, &m->holders[holder]->under) &&
+	const struct pull *p = pull_of(m, version, holder);
+	bool open = (a && a->holder == holder && !a->fencing) ||
+		    (p && (p->state == PULL_SAID || p->state == PULL_TAKEN));
+	return open && same_under(u, &m->holders[holder]->under) &&
 	       m->holders[holder]->state == HOLDER_MERGED;
 }
 
@@ -302,10 +304,14 @@ static enum err item_check(const struct msg_put_item *it, struct why *why)
 	if (it->require_key.n > OBJ_KEY_MAX)
 		return why_set(why, ERR_INVALID_PARAMS, "require_key of %zu bytes, at most %d",
 			       it->require_key.n, OBJ_KEY_MAX);
-	if (it->replicas_required > 1)
-		return why_set(why, ERR_UNSUPPORTED,
-			       "replicas_required %u: this release makes one",
-			       it->replicas_required);
+	uint32_t num = it->opts ? MAX_OF(it->opts->replica_num, 1u) : 1;
+	if (num > OBJ_EXTENTS_MAX)
+		return why_set(why, ERR_INVALID_PARAMS, "replica_num %u, at most %d", num,
+			       OBJ_EXTENTS_MAX);
+	if (it->replicas_required > num)
+		return why_set(why, ERR_INVALID_PARAMS,
+			       "replicas_required %u, replica_num is %u", it->replicas_required,
+			       num);
 	if (it->opts && it->opts->durable)
 		return why_set(why, ERR_UNSUPPORTED, "this release has no disk tier");
 	return ERR_NONE;
@@ -459,7 +465,9 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 			       .holder = (uint16_t)at->h->index,
 			       .n_ranges = (uint8_t)at->n };
 	memcpy(a->ranges, at->r, at->n * sizeof(struct range));
-	if (cond_copy(it, a) != ERR_NONE || opts_copy(m, it->opts, &a->opts) != ERR_NONE ||
+	struct msg_put_opts opts = it->opts ? *it->opts : (struct msg_put_opts){ 0 };
+	opts.replicas_required = it->replicas_required;
+	if (cond_copy(it, a) != ERR_NONE || opts_copy(m, &opts, &a->opts) != ERR_NONE ||
 	    group_join(m, o->tenant, a->opts) != ERR_NONE || !work_get(m, o) ||
 	    !attempt_insert(m, a)) {
 		opts_free(m, a->opts);
@@ -478,8 +486,9 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 	return a;
 }
 
+/* at[0]: the client's; the others are for the copies that the put waits for. */
 static enum err put_begin(struct mind *m, uint16_t tenant, struct client *client,
-			  const struct msg_put_item *it, const struct place *at,
+			  const struct msg_put_item *it, const struct place *at, size_t n,
 			  struct mind_put *p)
 {
 	struct obj *o;
@@ -492,6 +501,8 @@ static enum err put_begin(struct mind *m, uint16_t tenant, struct client *client
 		obj_gc(m, o);
 		return ERR_NO_MEMORY;
 	}
+	for (size_t i = 1; i < n; i++) /* without memory: another place is looked for later */
+		(void)pull_new(m, o, a->version, a->size, &a->opts->m, &at[i]);
 	m->n.puts++;
 	grant(p, a);
 	return ERR_NONE;
@@ -531,7 +542,8 @@ static enum err put_quota(struct mind *m, uint16_t tenant, const struct msg_put_
 	uint64_t over = 0;
 	if (bytes > space_largest(m))
 		return ERR_NONE; /* TOO_LARGE comes before anything is evicted */
-	enum err e = quota_check(m, tenant, it, alloc_round(bytes), &over, &p->call.why);
+	uint64_t all = alloc_round(bytes) * MAX_OF(it->replicas_required, 1u);
+	enum err e = quota_check(m, tenant, it, all, &over, &p->call.why);
 	return e == ERR_BUSY ? put_room(m, m->tenant[tenant], over, p, wait) : e;
 }
 
@@ -550,24 +562,49 @@ static enum err put_index(struct mind *m, struct mind_put *p, struct list **wait
 		       e == ERR_POOL_PINNED ? "hard-pinned" : "leased or being written");
 }
 
+static void places_give(struct mind *m, const struct place *at, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		space_give(m, at[i].h, at[i].segment, at[i].r, at[i].n);
+}
+
+/* As many holders as it has to wait for, each another one. */
+static enum err put_places(struct mind *m, const struct msg_put_item *it, uint64_t bytes,
+			   struct place at[OBJ_EXTENTS_MAX], size_t *n, struct why *why)
+{
+	size_t want = MAX_OF(it->replicas_required, 1u);
+	enum err e = space_take(m, bytes, &it->preferred, &at[0], why);
+	if (e != ERR_NONE)
+		return e;
+	for (*n = 1; *n < want && e == ERR_NONE; *n += e == ERR_NONE)
+		e = copy_place_beside(m, bytes, &it->preferred, at, *n, &at[*n]);
+	if (e == ERR_NONE)
+		return e;
+	places_give(m, at, *n);
+	if (e == ERR_NOT_READY)
+		why_note(why, e, "replicas_required %zu, %zu holders can have one", want, *n);
+	return e;
+}
+
 static enum err put_place(struct mind *m, uint16_t tenant, struct client *client,
 			  const struct msg_put_item *it, struct mind_put *p, struct list **wait)
 {
-	struct place at;
+	struct place at[OBJ_EXTENTS_MAX];
+	size_t n = 0;
 	uint64_t bytes = obj_stored_bytes(it->size);
 	enum err e = put_quota(m, tenant, it, bytes, p, wait);
 	if (e != ERR_NONE || *wait)
 		return e;
-	e = space_take(m, bytes, &it->preferred, &at, &p->call.why);
+	e = put_places(m, it, bytes, at, &n, &p->call.why);
 	if (e == ERR_NO_SPACE)
 		return put_room(m, NULL, alloc_round(bytes), p, wait);
 	if (e == ERR_RECOVERING || e == ERR_NOT_READY)
 		p->call.retry_ms = RETRY_MS;
 	if (e != ERR_NONE)
 		return e;
-	e = put_begin(m, tenant, client, it, &at, p);
+	e = put_begin(m, tenant, client, it, at, n, p);
 	if (e != ERR_NONE)
-		space_give(m, at.h, at.segment, at.r, at.n);
+		places_give(m, at, n);
 	return e;
 }
 
@@ -703,11 +740,17 @@ void mind_fenced(struct mind *m, uint32_t holder, const struct mind_under *u, ui
 {
 	struct holder *h = holder_at(m, holder);
 	struct attempt *a = attempt_of(m, version);
-	if (!h || !a || a->holder != holder || h->state != HOLDER_MERGED ||
-	    !same_under(u, &h->under) || !a->fencing)
+	struct pull *p = pull_of(m, version, holder);
+	if (!h || h->state != HOLDER_MERGED || !same_under(u, &h->under))
+		return;
+	a = a && a->holder == holder && a->fencing ? a : NULL;
+	p = p && p->state == PULL_FENCING ? p : NULL;
+	if (!a && !p)
 		return;
 	mind_enter(m);
-	if (res->state == 1) {
+	if (!a) {
+		pull_fenced(m, p, res);
+	} else if (res->state == 1) {
 		struct obj *o = a->obj;
 		if (slot_vacant(m, h, res->slot, res->generation) &&
 		    attempt_commit(m, a, res->slot, res->generation, res->sum))

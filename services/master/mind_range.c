@@ -98,6 +98,11 @@ static void walk_one(struct map_node *n, void *arg)
 			c->flags |= COPY_RANGED;
 			w->op->n_owed++;
 		}
+	for (struct pull *p = o->work ? o->work->pulls : NULL; p; p = p->next)
+		if (p->version <= w->op->ceiling && p->state != PULL_PLANNED && !p->ranged) {
+			p->ranged = true; /* V13 */
+			w->op->n_owed++;
+		}
 	if (now)
 		obj_step(w->m, o);
 }

@@ -261,6 +261,19 @@ static bool answer_owed(const struct copy *c)
 	return false;
 }
 
+/* An eviction is over when every holder that answers has marked it; then FREE follows. */
+static bool evicting_elsewhere(const struct mind *m, const struct copy *c)
+{
+	if (c->reason != RETIRE_EVICTED)
+		return false;
+	for (const struct copy *k = c->obj->copies; k; k = k->next)
+		if (k != c && k->version == c->version && k->reason == RETIRE_EVICTED &&
+		    k->state == COPY_RETIRING && holder_in(m->holders[k->holder]) &&
+		    !m->holders[k->holder]->suspect)
+			return true;
+	return false;
+}
+
 static void later(struct mind *m, struct holder *h, struct copy *c, uint64_t at)
 {
 	struct slot_page *p = page_of(h, c->slot);
@@ -281,6 +294,10 @@ void slot_free_due(struct mind *m, struct copy *c)
 	if (c->state != COPY_RETIRED || (c->flags & COPY_SERVED) || answer_owed(c) ||
 	    group_holds(c))
 		return;
+	if (evicting_elsewhere(m, c)) {
+		later(m, h, c, m->now + RETRY_MS * 1000000ull);
+		return;
+	}
 	uint64_t at = h->state == HOLDER_MERGED ? free_at(m, h, c) : m->now;
 	if (at > m->now || h->state != HOLDER_MERGED) {
 		later(m, h, c, at);

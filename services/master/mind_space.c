@@ -163,7 +163,7 @@ static bool take_ranges(struct mind *m, struct holder *h, struct segment *g, uin
 
 bool space_take_at(struct mind *m, struct holder *h, uint64_t bytes, struct place *out)
 {
-	if (h->state != HOLDER_MERGED)
+	if (h->state != HOLDER_MERGED || h->draining) /* L5 */
 		return false;
 	for (size_t i = 0; i < h->n_segs; i++) { /* in turn: NUMA nodes fill alike */
 		struct segment *g = &h->segs[h->seg_at++ % h->n_segs];
@@ -188,7 +188,7 @@ uint64_t space_largest(const struct mind *m)
 /* An object of no bytes has no ranges, yet a holder keeps its slot. */
 static bool take_none(struct mind *m, struct holder *h, struct place *out)
 {
-	if (h->state != HOLDER_MERGED)
+	if (h->state != HOLDER_MERGED || h->draining)
 		return false;
 	*out = (struct place){ .h = h };
 	return true;
@@ -281,7 +281,8 @@ enum err mind_range_free(struct mind *m, uint32_t holder, const struct mind_unde
 	if (!same_under(u, &h->under))
 		return ERR_STALE_EPOCH;
 	const struct attempt *a = attempt_of(m, version);
-	if (h->state != HOLDER_MERGED || (a && a->holder == holder))
+	if (h->state != HOLDER_MERGED || (a && a->holder == holder) ||
+	    pull_of(m, version, holder))
 		return ERR_RECOVERING; /* FENCE's answer, that the range waits, may come later */
 	mind_enter(m);
 	list_for_each_safe (it, &h->quars) {

@@ -34,6 +34,9 @@ bool obj_settled(const struct mind *m, const struct obj *o)
 		if (live(m, c) && m->holders[c->holder]->state != HOLDER_MERGED)
 			return false;
 	const struct attempt *a = o->work ? o->work->attempt : NULL;
+	for (const struct pull *p = o->work ? o->work->pulls : NULL; p; p = p->next)
+		if (m->holders[p->holder]->state != HOLDER_MERGED)
+			return false;
 	return !a || m->holders[a->holder]->state == HOLDER_MERGED;
 }
 
@@ -98,7 +101,7 @@ void copy_retired(struct mind *m, struct copy *c)
 	holder_settle(m, h);
 }
 
-/* Every version below v is RETIRED on all holders that are in. */
+/* Every version below v is RETIRED on all holders that are in, and no copy of one is being made (V13). */
 static bool retired_below(const struct mind *m, const struct obj *o, uint64_t v)
 {
 	if (BROKEN(m, MIND_BREAK_RETIRE))
@@ -106,7 +109,7 @@ static bool retired_below(const struct mind *m, const struct obj *o, uint64_t v)
 	for (const struct copy *c = o->copies; c; c = c->next)
 		if (c->version < v && live(m, c) && c->state < COPY_RETIRED)
 			return false;
-	return true;
+	return !pulls_open(m, o, v - 1);
 }
 
 static void retire_below(struct mind *m, struct obj *o, uint64_t v, enum retire_reason reason)
@@ -114,6 +117,7 @@ static void retire_below(struct mind *m, struct obj *o, uint64_t v, enum retire_
 	for (struct copy *c = o->copies; c; c = c->next)
 		if (c->version < v && live(m, c) && c->state == COPY_COMMITTED)
 			copy_retire(m, c, reason);
+	pulls_cancel(m, o, v - 1);
 }
 
 /* ---- T2 ---- */
@@ -127,11 +131,11 @@ static bool marked(const struct mind *m, const struct obj *o, uint64_t v)
 	return false;
 }
 
-/* Does a PUBLISH wait for it? Its answer sets the mark. */
+/* Does a PUBLISH wait for it? Its answer sets the mark; one that waits for further copies may be long. */
 static bool publish_waits(const struct copy *c)
 {
 	const struct work *w = c->obj->work;
-	if (!w)
+	if (!w || (c->opts && c->opts->m.replicas_required > 1))
 		return false;
 	list_for_each (it, &w->pubs) {
 		const struct pub *p = list_entry(it, struct mind_call, node)->on;
@@ -270,7 +274,23 @@ static enum err pub_retired(struct mind *m, struct obj *o, const struct copy *c,
 	return ERR_NONE;
 }
 
-static enum err pub_state(struct mind *m, struct obj *o, const struct pub *p, bool *wait)
+/* Readable; as many as the put asked for? */
+static enum err pub_served(struct mind *m, const struct obj *o, const struct pub *p,
+			   struct mind_call *call, bool *wait)
+{
+	bool more = false;
+	enum err e = copies_enough(m, o, p->version, &more, &call->made);
+	if (p->pulled)
+		return ERR_NONE;
+	*wait = more;
+	if (e != ERR_NONE)
+		why_note(&call->why, e, "%u copies are readable, no other holder can have one",
+			 call->made);
+	return e;
+}
+
+static enum err pub_state(struct mind *m, struct obj *o, const struct pub *p,
+			  struct mind_call *call, bool *wait)
 {
 	const struct holder *h = m->holders[p->holder];
 	if (h->state != HOLDER_MERGED || h->under.adoption != p->adoption)
@@ -279,7 +299,7 @@ static enum err pub_state(struct mind *m, struct obj *o, const struct pub *p, bo
 	if (!c || c->generation != p->generation || c->version != p->version)
 		return ERR_STALE_ATTEMPT;
 	if (c->flags & COPY_SERVED)
-		return ERR_NONE;
+		return pub_served(m, o, p, call, wait);
 	if (c->state != COPY_COMMITTED)
 		return pub_retired(m, o, c, wait);
 	*wait = true;
@@ -291,7 +311,7 @@ static void pubs_end(struct mind *m, struct obj *o, struct work *w)
 	list_for_each_safe (it, &w->pubs) {
 		struct mind_call *c = list_entry(it, struct mind_call, node);
 		bool wait = false;
-		enum err e = pub_state(m, o, c->on, &wait);
+		enum err e = pub_state(m, o, c->on, c, &wait);
 		if (!wait)
 			call_end(m, c, e);
 	}
@@ -319,6 +339,7 @@ void obj_step(struct mind *m, struct obj *o)
 	if (w)
 		rems_mark(m, o, w);
 	step_top(m, o);
+	copies_step(m, o);
 	w = o->work;
 	if (w) {
 		rems_end(m, o, w);
@@ -451,6 +472,26 @@ static enum err publish_attempt(struct mind *m, struct holder *h, struct attempt
 		       : why_set(&c->why, ERR_CONFLICT, "the put's condition holds no more");
 }
 
+/* A copy that was commanded is COMMITTED. */
+static enum err publish_pull(struct mind *m, struct holder *h, struct pull *p,
+			     const struct msg_publish_item *it)
+{
+	struct obj *o = p->obj;
+	if (p->version <= holder_barred(m, h, o, p->opts))
+		return ERR_STALE_ATTEMPT; /* V11 */
+	if (!slot_vacant(m, h, it->slot, it->generation))
+		return ERR_STALE_EPOCH;
+	struct copy *k = pull_commit(m, p, it->slot, it->generation, it->sum);
+	if (!k)
+		return ERR_NO_MEMORY;
+	if (!it->retired)
+		return ERR_NONE;
+	if (k->state == COPY_COMMITTED)
+		copy_retire(m, k, RETIRE_CORRUPT);
+	obj_step(m, o);
+	return ERR_STALE_ATTEMPT;
+}
+
 /* A holder says RETIRED of what is believed COMMITTED: it did so itself. */
 static void publish_retired(struct mind *m, struct copy *k, const struct msg_publish_item *it)
 {
@@ -486,20 +527,26 @@ static enum err publish_unknown(struct mind *m, struct holder *h,
 #endif
 
 static enum err publish(struct mind *m, struct holder *h, const struct msg_publish_item *it,
-			struct mind_call *c, struct obj **out)
+			struct mind_call *c, struct obj **out, bool *pulled)
 {
 	struct copy *k = it->slot < SLOT_MAX ? slot_at(h, it->slot) : NULL;
 	bool known = k && k->generation == it->generation && k->version == it->version;
 	struct attempt *a = known ? NULL : attempt_of(m, it->version);
+	struct pull *p = known ? NULL : pull_of(m, it->version, h->index);
+	a = a && a->holder == h->index ? a : NULL;
+	p = p && p->state != PULL_PLANNED ? p : NULL;
 #ifdef POMELO_PLANT
-	if (!known && !a && BROKEN(m, MIND_BREAK_UNKNOWN))
+	if (!known && !a && !p && BROKEN(m, MIND_BREAK_UNKNOWN))
 		return publish_unknown(m, h, it, out);
 #endif
-	if (!known && (!a || a->holder != h->index))
+	if (!known && !a && !p)
 		return why_set(&c->why, ERR_STALE_ATTEMPT, "version %llx is not open here",
 			       (unsigned long long)it->version); /* V15 */
-	struct obj *o = known ? k->obj : a->obj;
-	enum err e = known ? ERR_NONE : publish_attempt(m, h, a, it, c);
+	struct obj *o = known ? k->obj : a ? a->obj : p->obj;
+	enum err e = known ? ERR_NONE
+		     : a   ? publish_attempt(m, h, a, it, c)
+			   : publish_pull(m, h, p, it);
+	*pulled = !known && !a;
 	if (e == ERR_NONE && known)
 		publish_retired(m, k, it);
 	*out = o;
@@ -507,7 +554,8 @@ static enum err publish(struct mind *m, struct holder *h, const struct msg_publi
 }
 
 static void publish_wait(struct mind *m, struct holder *h, const struct mind_under *u,
-			 const struct msg_publish_item *it, struct mind_call *c, struct obj *o)
+			 const struct msg_publish_item *it, struct mind_call *c, struct obj *o,
+			 bool pulled)
 {
 	struct pub *p = malloc(sizeof(*p));
 	if (!p || (o && !work_get(m, o))) {
@@ -522,7 +570,8 @@ static void publish_wait(struct mind *m, struct holder *h, const struct mind_und
 			   .sum = it->sum,
 			   .slot = it->slot,
 			   .holder = h->index,
-			   .retired = it->retired };
+			   .retired = it->retired,
+			   .pulled = pulled };
 	call_wait(m, c, o ? &o->work->pubs : &h->early, p);
 }
 
@@ -530,18 +579,19 @@ static void publish_call(struct mind *m, struct holder *h, const struct mind_und
 			 const struct msg_publish_item *it, struct mind_call *c)
 {
 	struct obj *o = NULL;
+	bool pulled = false;
 	enum err e = publish_check(m, h, u);
 	if (e == ERR_NONE && h->state != HOLDER_MERGED) {
-		publish_wait(m, h, u, it, c, NULL); /* its slot may not be read yet */
+		publish_wait(m, h, u, it, c, NULL, false); /* its slot may not be read yet */
 		return;
 	}
 	if (e == ERR_NONE)
-		e = publish(m, h, it, c, &o);
+		e = publish(m, h, it, c, &o, &pulled);
 	if (e != ERR_NONE) {
 		call_end(m, c, e);
 		return;
 	}
-	publish_wait(m, h, u, it, c, o);
+	publish_wait(m, h, u, it, c, o, pulled);
 	obj_step(m, o);
 }
 

@@ -154,6 +154,12 @@ void charge_quar(struct mind *m, const struct quar *q, bool on)
 		charge(m, q->tenant, q->bytes, false, on);
 }
 
+void charge_pull(struct mind *m, const struct pull *p, bool on)
+{
+	charge(m, p->obj->tenant, rounded(p->ranges, p->n_ranges),
+	       p->opts && p->opts->m.hard_pin, on);
+}
+
 static enum err pins_check(const struct mind *m, const struct tenant *t, uint64_t bytes,
 			   struct why *why)
 {

@@ -11,7 +11,7 @@ static const char *const msg_names[] = {
 	"CONFIRM",   "CONFIRM_REP", "REPORT",	  "CMD",      "CMD_REP"
 };
 static const char *const op_names[] = {
-	"ADOPT", "INVENTORY", "RETIRE", "FREE", "MARK", "FENCE"
+	"ADOPT", "INVENTORY", "RETIRE", "FREE", "MARK", "FENCE", "COPY"
 };
 static const char *const state_names[] = { "idle",	  "asked for space", "granted",
 					   "hazard set",  "half written",    "written",

@@ -107,6 +107,8 @@ static void holder_command(struct world *w, const struct w_msg *c)
 	case MIND_FENCE:
 		fence(h, c, &r);
 		break;
+	case MIND_COPY:
+		abort(); /* no configuration asks for one */
 	}
 	*world_send(w, M_CMD_REP) = r;
 }

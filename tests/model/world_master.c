@@ -334,6 +334,8 @@ static void master_reply(struct world *w, const struct w_msg *m)
 		mind_fenced(w->mind, at, &m->under, fenced_version(w, m), &res);
 		break;
 	}
+	case MIND_COPY:
+		break;
 	}
 }
 

@@ -88,6 +88,8 @@ static void adopt(struct rig *r, struct fake *f, const struct rig_cmd *q)
 		f->adoption = u->adoption;
 		f->epoch++;
 		f->n_writing = 0;
+		f->copy_top = 0;
+		f->n_copying = f->n_revoked = 0;
 		if (f->hazard)
 			still_writing(f);
 	}
@@ -173,6 +175,7 @@ static void fence(struct rig *r, struct fake *f, const struct rig_cmd *q)
 {
 	struct msg_fence_res res = { .state = 2 };
 	close_version(f, q->c.version);
+	rig_copy_fence(f, q->c.version);
 	for (uint32_t i = 0; i < FAKE_SLOTS; i++)
 		if (f->slots[i].state && f->slots[i].version == q->c.version)
 			res = (struct msg_fence_res){ 1, i, f->slots[i].generation,
@@ -227,6 +230,8 @@ void rig_deliver(struct rig *r, size_t i, bool keep)
 			     q.c.under.term != f->term ? ERR_STALE_TERM : ERR_STALE_EPOCH);
 	else if (q.c.op == MIND_FENCE)
 		fence(r, f, &q);
+	else if (q.c.op == MIND_COPY)
+		rig_copy(r, rig_index(r, q.c.holder), &q.c);
 	else
 		slot_cmd(r, f, &q);
 }
@@ -423,6 +428,7 @@ void rig_start(struct rig *r, struct rig_put *p, const char *key, uint64_t size,
 				       .key = BYTES_STR(key),
 				       .size = size,
 				       .upsert = upsert,
+				       .replicas_required = r->required,
 				       .opts = r->opts };
 	for (int i = 0; i < FAKES_MAX; i++)
 		prefs[i] = BYTES_STR(r->h[i].id);
@@ -471,8 +477,10 @@ enum err rig_commit(struct rig *r, struct rig_put *p)
 	s->n_ext = p->p.n_extents;
 	memcpy(s->ext, p->p.extents, sizeof(s->ext));
 	s->has_opts = p->it.opts;
-	if (p->it.opts)
+	if (p->it.opts) {
 		s->opts = *p->it.opts;
+		s->opts.replicas_required = p->it.replicas_required; /* as the ticket has it */
+	}
 	/* T6: no two slots over one range, no store into a range that another writer may write */
 	for (uint32_t i = 0; i < FAKE_SLOTS; i++)
 		assert(i == p->slot || !f->slots[i].state ||

@@ -12,7 +12,7 @@
 
 #include "services/master/mind.h"
 
-enum { FAKES = 3, FAKES_MAX = 10, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192 };
+enum { FAKES = 3, FAKES_MAX = 10, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192, FAKE_COPIES = 128 };
 
 struct fake_slot {
 	int state; /* 0, 1 COMMITTED, 2 RETIRED */
@@ -48,6 +48,23 @@ struct fake {
 	struct extent hazard_ext[OBJ_EXTENTS_MAX];
 	size_t n_hazard_ext;
 	uint32_t piece; /* slots a piece of inventory; 0: all */
+	/* COPY (rig_copy.c) */
+	enum fake_copies { COPIES_DONE, COPIES_HELD, COPIES_REFUSED } copies;
+	enum err copies_err; /* REFUSED: what is answered */
+	uint64_t copy_top;   /* the highest number in this adoption */
+	struct fake_copy {
+		uint64_t version, number, size, sum;
+		char key[80], tenant[16];
+		struct extent ext[OBJ_EXTENTS_MAX];
+		size_t n_ext;
+		struct msg_put_opts opts;
+		bool has_opts;
+		int from; /* of ours: the nearest source */
+		size_t n_sources;
+	} copying[FAKE_COPIES];
+	size_t n_copying;
+	uint64_t revoked[FAKE_CLOSED]; /* by FENCE, in this adoption */
+	size_t n_revoked;
 };
 
 struct rig_cmd {
@@ -88,6 +105,7 @@ struct rig {
 	uint8_t client[16];
 	struct msg_put_opts *opts; /* of the puts to come */
 	const char *tenant;	   /* of the calls to come; NULL: "t" */
+	uint32_t required;	   /* replicas_required of the puts to come */
 };
 
 /* While not 0 no allocation is made to fail (test_oom.c). */
@@ -115,6 +133,22 @@ void rig_pass(struct rig *r, uint64_t ms);
 void rig_away(struct rig *r, int h);
 /* The holder's process starts again: another instance, an epoch up. */
 void rig_reborn(struct rig *r, int h);
+
+/* ---- copies ---- */
+
+/* COPY has come. */
+void rig_copy(struct rig *r, int h, const struct mind_cmd *c);
+/* FENCE ends what is under way. */
+void rig_copy_fence(struct fake *f, uint64_t version);
+/* The i-th that is under way there is COMMITTED and PUBLISHed; the answer, ERR_TIMED_OUT: it waits (and is dropped). */
+enum err rig_copy_done(struct rig *r, int h, size_t i);
+/* COMMITTED, PUBLISH is lost. */
+uint32_t rig_copy_commit(struct rig *r, int h, size_t i);
+/* It is given up; source: of ours, -1: the destination's own fault. */
+void rig_copy_fail(struct rig *r, int h, size_t i, enum err e, int source);
+/* Copies of this key that are readable; where[]: of ours, nearest first. */
+size_t rig_replicas(struct rig *r, const char *key, int where[OBJ_EXTENTS_MAX]);
+bool rig_has(const struct rig *r, int h, const char *key); /* COMMITTED there */
 
 int rig_index(const struct rig *r, uint32_t index); /* of the mind's -> of ours */
 uint32_t rig_holder(const struct rig *r, int h);

@@ -121,8 +121,13 @@ Test(calls, what_a_put_may_not_ask, .timeout = 10)
 	struct rig *r = rig_new();
 	static uint8_t big[OBJ_KEY_MAX + 1];
 	struct msg_put_opts durable = { .durable = true };
+	struct msg_put_opts many = { .replica_num = 17 }, two = { .replica_num = 2 };
 	struct msg_put_item it = { .replicas_required = 2 };
-	cr_assert_eq(put_if(r, "a", &it, NULL), ERR_UNSUPPORTED);
+	cr_assert_eq(put_if(r, "a", &it, NULL), ERR_INVALID_PARAMS, "of one");
+	it = (struct msg_put_item){ .opts = &many };
+	cr_assert_eq(put_if(r, "a", &it, NULL), ERR_INVALID_PARAMS);
+	it = (struct msg_put_item){ .opts = &two, .replicas_required = 3 };
+	cr_assert_eq(put_if(r, "a", &it, NULL), ERR_INVALID_PARAMS);
 	it = (struct msg_put_item){ .opts = &durable };
 	cr_assert_eq(put_if(r, "a", &it, NULL), ERR_UNSUPPORTED);
 	it = (struct msg_put_item){ .require_key = BYTES(big, sizeof(big)) };
