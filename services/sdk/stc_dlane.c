@@ -92,10 +92,49 @@ static void peer_free(struct stc_peer *p)
 	free(p);
 }
 
+/* Idle ones that nobody has used since then. */
+static void close_idle(struct stc_peer *p, uint64_t used_before_ns)
+{
+	list_for_each_safe (n, &p->idle) {
+		struct stc_dlane *l = list_entry(n, struct stc_dlane, node);
+		if (l->used_ns <= used_before_ns)
+			lane_close(l);
+	}
+}
+
+/* Too many are remembered: those that nobody uses go, with the lanes they kept. */
 static void peer_trim(struct stc_peer *p)
 {
-	if (p->n_lanes == 0 && list_empty(&p->waiting) && p->s->n_peers > STC_PEERS_MAX)
+	if (p->s->n_peers <= STC_PEERS_MAX || !list_empty(&p->waiting))
+		return;
+	close_idle(p, UINT64_MAX);
+	if (p->n_lanes == 0)
 		peer_free(p);
+}
+
+static void on_lane_tick(struct timer *t);
+
+static void lane_tick_soon(struct stc *s)
+{
+	if (!timer_running(&s->lane_tick))
+		timer_start(s->o.loop, &s->lane_tick,
+			    clock_after_ms(loop_now_ns(s->o.loop), STC_LANE_IDLE_MS / 4),
+			    on_lane_tick);
+}
+
+/* To an address that is gone, say: the holder is at another one now. */
+static void on_lane_tick(struct timer *t)
+{
+	struct stc *s = container_of(t, struct stc, lane_tick);
+	uint64_t now = loop_now_ns(s->o.loop), limit = STC_LANE_IDLE_MS * NS_PER_MS;
+	bool any = false;
+	list_for_each (n, &s->peers) {
+		struct stc_peer *p = list_entry(n, struct stc_peer, node);
+		close_idle(p, now - MIN_OF(now, limit));
+		any |= !list_empty(&p->idle);
+	}
+	if (any)
+		lane_tick_soon(s);
 }
 
 /* The k-th address of data lanes there, as tcp://HOST:PORT; false: there are not so many. */
@@ -110,6 +149,23 @@ static bool data_addr(const struct msg_place *at, size_t k, char out[257])
 		return true;
 	}
 	return false;
+}
+
+bool dlane_rests(const struct stc *s, const struct msg_place *at)
+{
+	uint64_t now = loop_now_ns(s->o.loop);
+	char holder[65];
+	bool rests = false;
+	place_name(at, holder);
+	list_for_each (n, &s->peers) {
+		const struct stc_peer *p = list_entry(n, struct stc_peer, node);
+		if (strcmp(p->holder, holder) != 0)
+			continue;
+		if (now >= p->not_before_ns) /* it has several addresses */
+			return false;
+		rests = true;
+	}
+	return rests;
 }
 
 static struct stc_peer *peer_of(struct stc *s, const char *holder, const char *addr)
@@ -233,7 +289,9 @@ void dlane_drop(struct stc_flow *f, enum err e)
 	bool lost = e == ERR_UNREACHABLE || e == ERR_CONN_LOST;
 	if (good) {
 		p->fails = 0;
+		l->used_ns = loop_now_ns(s->o.loop);
 		list_push_back(&p->idle, &l->node);
+		lane_tick_soon(s);
 	} else {
 		if (lost)
 			peer_failed(p, e);
@@ -279,10 +337,17 @@ static void on_stall(struct timer *t)
 	struct stc_flow *f = container_of(t, struct stc_flow, timer);
 	struct stc_dlane *l = f->dlane;
 	flow_note(f, ERR_CONN_LOST, 0, l->peer->holder, "copy",
-		  "nothing moved for %d ms on the data lane to %s", STC_STALL_MS,
-		  l->peer->addr);
+		  "nothing moved for %u ms on the data lane to %s", f->stall_ms, l->peer->addr);
 	f->copy->job.err = ERR_CONN_LOST;
 	wait_over(l);
+}
+
+/* While there are others to be asked, each has its share of what is left. */
+static uint32_t stall_ms(const struct stc_flow *f)
+{
+	uint64_t left = clock_left_ms(f->op.deadline_ns, loop_now_ns(f->w->s->o.loop));
+	uint64_t share = MAX_OF(left / (f->others + 1ull), 20ull);
+	return f->others ? (uint32_t)MIN_OF(share, (uint64_t)STC_STALL_MS) : STC_STALL_MS;
 }
 
 bool dlane_wait(struct stc_flow *f)
@@ -297,7 +362,8 @@ bool dlane_wait(struct stc_flow *f)
 			  on_socket) != 0)
 		return false;
 	l->waiter = f;
-	timer_start(loop, &f->timer, clock_after_ms(loop_now_ns(loop), STC_STALL_MS), on_stall);
+	f->stall_ms = stall_ms(f);
+	timer_start(loop, &f->timer, clock_after_ms(loop_now_ns(loop), f->stall_ms), on_stall);
 	return true;
 }
 
@@ -313,6 +379,7 @@ bool dlane_unwait(struct stc_flow *f)
 
 void dlane_close_all(struct stc *s)
 {
+	timer_stop(s->o.loop, &s->lane_tick);
 	list_for_each_safe (n, &s->peers) {
 		struct stc_peer *p = list_entry(n, struct stc_peer, node);
 		while (!list_empty(&p->idle))

@@ -62,6 +62,11 @@ static bool may_pass(const struct stc_flow *f)
 	}
 }
 
+bool flow_may_pass(const struct stc_flow *f)
+{
+	return may_pass(f);
+}
+
 static uint64_t left_ms(const struct stc_flow *f)
 {
 	return clock_left_ms(f->op.deadline_ns, loop_now_ns(f->w->s->o.loop));

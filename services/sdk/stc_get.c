@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A get (spec/store.md, Reads):
+ * A get (spec/store.md, Reads). The nearest replica first; one that is lost, corrupt, out of reach or
+ * stands still gives way to the next, and none keeps more of the deadline than leaves the others some:
  *
  *   ask ──► pick ──► map ──► turn ──► copy ──► end
  *    ▲       │ ▲      │                │
@@ -8,6 +9,8 @@
  *    └─ pause ◄─┘                         none left: ask again, a few times
  */
 #include "stc_priv.h"
+
+#include <string.h>
 
 enum { GET_ASK, GET_PICK, GET_MAP, GET_TURN, GET_COPY, GET_PAUSE, GET_END };
 
@@ -21,9 +24,39 @@ static const struct msg_object *object_of(const struct stc_flow *f)
 	return &f->reply->query.items.p[f->msg_idx];
 }
 
+static const struct msg_replica *replica_of(const struct stc_flow *f)
+{
+	return &object_of(f)->replicas.p[f->order[f->replica]];
+}
+
 static const struct msg_place *place_of(const struct stc_flow *f)
 {
-	return &f->reply->query.places.p[object_of(f)->replicas.p[f->replica].place];
+	return &f->reply->query.places.p[replica_of(f)->place];
+}
+
+/* Memory we can map, memory behind a lane, behind a lane that failed just now, disk. */
+static unsigned rank(const struct stc_flow *f, const struct msg_replica *r)
+{
+	const struct stc *s = f->w->s;
+	const struct msg_place *at = &f->reply->query.places.p[r->place];
+	if (r->tier != 1)
+		return 3;
+	if (at->host.n == strlen(s->host) && memcmp(at->host.p, s->host, at->host.n) == 0)
+		return 0;
+	return dlane_rests(s, at) ? 2 : 1;
+}
+
+/* As the master has them (nearest first), within a rank. */
+static void put_in_order(struct stc_flow *f)
+{
+	const struct msg_object *o = object_of(f);
+	size_t n = 0;
+	for (unsigned want = 0; want <= 3; want++)
+		for (size_t i = 0; i < o->replicas.n; i++)
+			if (rank(f, &o->replicas.p[i]) == want)
+				f->order[n++] = (uint8_t)i;
+	f->replica = 0;
+	f->kept = ERR_NONE;
 }
 
 static bool check_item(struct stc_flow *f)
@@ -56,7 +89,7 @@ static int found(struct stc_flow *f)
 	}
 	if (it->bytes == 0)
 		return GET_END;
-	f->replica = 0;
+	put_in_order(f);
 	flow_hold(f, MAX_OF(o->lease_ms / 3, 1u));
 	FAULT_AT(get_queried);
 	return GET_PICK;
@@ -103,15 +136,24 @@ static int get_pick(struct op *op)
 {
 	struct stc_flow *f = flow_of(op);
 	const struct msg_object *o = object_of(f);
-	while (f->replica < o->replicas.n && o->replicas.p[f->replica].tier != 1) {
+	while (f->replica < o->replicas.n && replica_of(f)->tier != 1) {
+		if (f->err != ERR_NONE) { /* what was wrong in memory says more */
+			f->replica++;
+			continue;
+		}
 		flow_note(f, ERR_UNSUPPORTED, 0, "", "copy",
 			  "its bytes are on disk at %.*s: this release reads memory only",
 			  (int)place_of(f)->holder.n, (const char *)place_of(f)->holder.p);
 		f->replica++;
 	}
-	if (op->err == ERR_NONE && f->replica < o->replicas.n)
+	f->others = (uint32_t)(o->replicas.n - f->replica);
+	if (op->err == ERR_NONE && f->others-- > 0)
 		return GET_MAP;
 	list_del(&f->held);
+	if (f->kept != ERR_NONE && !flow_may_pass(f))
+		flow_note(f, f->kept, 0, "", "copy",
+			  "a copy that may come back cannot be read now; another one: %s",
+			  f->text ? f->text : err_text(f->err));
 	if (f->err == ERR_NONE)
 		flow_note(f, ERR_TEMPORARILY_AWAY, 0, "master", "QUERY",
 			  "no holder of it can be asked now");
@@ -125,6 +167,8 @@ static int get_pick(struct op *op)
 
 static int next_replica(struct stc_flow *f)
 {
+	if (f->err != ERR_NONE && flow_may_pass(f))
+		f->kept = f->err;
 	list_del(&f->node);
 	dlane_drop(f, ERR_NONE);
 	if (f->pool)
@@ -139,6 +183,7 @@ static int get_map(struct op *op)
 	struct stc_flow *f = flow_of(op);
 	enum err e = ERR_NONE;
 	if (op_first(op)) {
+		f->err = ERR_NONE;
 		e = pool_take(f, place_of(f));
 		f->op.waits_for = "a holder's pool";
 		if (e == ERR_BUSY && op->err == ERR_NONE)
@@ -152,14 +197,13 @@ static int get_map(struct op *op)
 static int get_turn(struct op *op)
 {
 	struct stc_flow *f = flow_of(op);
-	const struct msg_object *o = object_of(f);
 	if (op->err != ERR_NONE)
 		return next_replica(f);
 	if (!op_first(op))
 		return GET_COPY;
-	f->verify = f->w->c->get.verify ||
-		    (f->pool && /* behind a lane its agent looks */
-		     shmpool_unverified(f->pool->map, o->replicas.p[f->replica].slot));
+	f->verify =
+		f->w->c->get.verify || (f->pool && /* behind a lane its agent looks */
+					shmpool_unverified(f->pool->map, replica_of(f)->slot));
 	if (!flow_turn(f))
 		return OP_WAIT;
 	return GET_COPY;
@@ -179,8 +223,7 @@ static int get_copy(struct op *op)
 {
 	struct stc_flow *f = flow_of(op);
 	const struct msg_object *o = object_of(f);
-	enum err e = op_first(op) ? copy_begin_get(f, o, &o->replicas.p[f->replica])
-				  : f->copy->job.err;
+	enum err e = op_first(op) ? copy_begin_get(f, o, replica_of(f)) : f->copy->job.err;
 	bool over = !op_first(op) && copy_over(f->copy);
 	while (e == ERR_NONE && op->err == ERR_NONE && !over) {
 		if (!flow_copy(f))
@@ -193,7 +236,7 @@ static int get_copy(struct op *op)
 	if (e != ERR_NONE)
 		lost(f, e);
 	else if (over)
-		f->it->tier = o->replicas.p[f->replica].tier;
+		f->it->tier = replica_of(f)->tier;
 	return e == ERR_NONE && over ? GET_END : next_replica(f);
 }
 

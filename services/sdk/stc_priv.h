@@ -24,6 +24,7 @@
 #include "stc.h"
 #include "store/object.h"
 #include "xfer/lane_cli.h"
+#include "xfer/lookup.h"
 
 #include <uv.h>
 
@@ -45,14 +46,15 @@ enum {
 	STC_PROGRESS_MS = 5000, /* put_start_discard_ms / 6 */
 	STC_BACKOFF_MS = 10,
 	STC_BACKOFF_MAX_MS = 500,
+	STC_REPLICAS = 16,   /* of an object: proto/store.def */
 	STC_READS_MAX = 4,   /* losses of one get: then LEASE_LOST */
 	STC_TICKETS_MAX = 2, /* that a holder may refuse before the put does not begin again */
 	STC_REVOKES_MAX = 65536,
-	STC_LANES = 4,	     /* data lanes to one holder: a copy each */
-	STC_PEERS_MAX = 256, /* holders by their lanes, kept while nobody uses them */
-	STC_LANE_REST_MS =
-		50, /* after a lane that failed, doubling to 1.6 s: who is back is used within 3 s */
-	STC_STALL_MS = 2000, /* as suspect_ms: by then the master knows, too */
+	STC_LANES = 4,		  /* data lanes to one holder: a copy each */
+	STC_PEERS_MAX = 256,	  /* holders by their lanes, kept while nobody uses them */
+	STC_LANE_REST_MS = 50,	  /* after a lane that failed, doubling to 1.6 s: who is back is used within 3 s */
+	STC_STALL_MS = 2000,	  /* as suspect_ms: by then the master knows, too */
+	STC_LANE_IDLE_MS = 30000, /* a lane that nobody uses for so long is closed */
 };
 
 /* What can be asked. One message carries items of one kind, of one call. */
@@ -131,7 +133,10 @@ struct stc_dlane {
 	struct stc *s;
 	struct stc_peer *peer;
 	int fd;
-	bool started, polls; /* cli, poll are set up */
+	bool started, polls;	  /* cli, poll are set up */
+	struct xf_addr to;	  /* n 0: not known yet */
+	struct xf_lookup *lookup; /* of it, for the flow that has the lane */
+	uint64_t used_ns;	  /* last; idle ones */
 	struct lane_cli cli;
 	uv_poll_t poll;
 	struct stc_flow *waiter; /* for its socket */
@@ -206,7 +211,11 @@ struct stc_flow {
 	uint64_t first_term;	     /* the master answered it under; 0: none yet */
 	uint64_t renew_ns, lease_ns; /* when next; how often */
 	uint64_t done_at_renewal;    /* w->c->bytes_done then */
-	uint32_t replica;	     /* next to be tried */
+	uint32_t replica;	     /* next to be tried: place in `order` */
+	uint32_t stall_ms;	     /* its lane's socket has so long */
+	uint32_t others;	     /* replicas that may be tried after this one */
+	uint8_t order[STC_REPLICAS]; /* of the object's replicas, best first */
+	enum err kept;		     /* of a replica that may come back; ERR_NONE: none may */
 	bool tried_local;
 	struct stc_holder *holder;
 	struct stc_pool *pool;
@@ -258,7 +267,7 @@ struct stc {
 	uint32_t n_calls, n_msgs, n_holders, n_pools, n_peers, n_mapping, n_active, active_max;
 	struct post kick, revoke, sent, lanes, end;
 	bool lanes_due, kick_due, revoke_due, sent_due, end_due, learn_sent;
-	struct timer tick;
+	struct timer tick, lane_tick;
 	uint64_t tick_ns;	/* when it is due */
 	struct stc_copy *spare; /* one that is not in use: most are over at once; NULL: none */
 	/* attempts to be revoked */
@@ -342,6 +351,8 @@ void place_name(const struct msg_place *p, char out[65]);
 enum err dlane_take(struct stc_flow *f, const struct msg_place *at);
 /* The copy is over, with that: the lane is kept if it works. f may have none. */
 void dlane_drop(struct stc_flow *f, enum err e);
+/* Its data lanes failed just now: other holders first. */
+bool dlane_rests(const struct stc *s, const struct msg_place *at);
 /* f is resumed when its lane's socket can go on, or has stood still for too long. False: no watch on it. */
 bool dlane_wait(struct stc_flow *f);
 /* It waits no more and is resumed. False: it did not wait. */
@@ -401,7 +412,9 @@ void flow_note(struct stc_flow *f, enum err e, uint32_t retry_ms, const char *pe
 void flow_fail(struct stc_flow *f);
 /* The master says that its attempt is closed. */
 void flow_closed(struct stc_flow *f);
-/* May this be tried again, with time left? */
+/* May the last error pass? */
+bool flow_may_pass(const struct stc_flow *f);
+/* The same, with time left: it is tried again. */
 bool flow_again(struct stc_flow *f);
 /* Steps */
 int flow_ask(struct stc_flow *f, enum stc_q q); /* OP_WAIT, or 0 when the answer is there */

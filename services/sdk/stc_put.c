@@ -150,7 +150,7 @@ static int committed(struct stc_flow *f)
 {
 	switch (f->err) {
 	case ERR_NONE:
-		f->it->copies = 1;
+		f->it->copies = MAX_OF(f->reply->results.items.p[f->msg_idx].made, 1u);
 		return PUT_END;
 	case ERR_CONN_LOST:
 	case ERR_UNREACHABLE:
@@ -203,7 +203,8 @@ static int put_doubt(struct op *op)
 		return undo(f, PUT_END);
 	if (f->err == ERR_NONE &&
 	    f->reply->stats.items.p[f->msg_idx].version == f->it->version) {
-		f->it->copies = 1;
+		const struct msg_stat *m = &f->reply->stats.items.p[f->msg_idx];
+		f->it->copies = MAX_OF(m->memory + m->disk, 1u);
 		return PUT_END;
 	}
 	if (f->err != ERR_NONE && f->err != ERR_NOT_FOUND) {

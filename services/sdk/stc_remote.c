@@ -12,15 +12,12 @@
 #include "stc_priv.h"
 
 #include "base/sum.h"
-#include "rpc/addr.h"
 
 #include <endian.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -280,53 +277,29 @@ static enum err send_next(struct stc_copy *c)
 
 /* ---- the lane ---- */
 
-static bool find_addr(const char *text, struct sockaddr_storage *sa, socklen_t *n)
-{
-	struct addr a;
-	char port[8];
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
-	struct addrinfo *found = NULL;
-	if (addr_parse(text, &a, NULL) != ERR_NONE || a.scheme != ADDR_TCP)
-		return false;
-	(void)snprintf(port, sizeof(port), "%u", a.port);
-	if (getaddrinfo(addr_known_host(a.host), port, &hints, &found) != 0)
-		return false;
-	memcpy(sa, found->ai_addr, found->ai_addrlen);
-	*n = found->ai_addrlen;
-	freeaddrinfo(found);
-	return true;
-}
-
-static enum err start_lane(struct stc_dlane *l, const struct sockaddr_storage *sa, socklen_t n)
+static enum err start_lane(struct stc_dlane *l)
 {
 	const struct stc *s = l->s;
-	char host[NI_MAXHOST] = "";
 	struct why why = { 0 };
-	(void)getnameinfo((const struct sockaddr *)sa, n, host, sizeof(host), NULL, 0,
-			  NI_NUMERICHOST);
 	struct lane_cli_opts o = { .keys = s->o.keys,
 				   .tenant = s->tenant,
 				   .holder = l->peer->holder,
 				   .instance = s->instance,
-				   .mac_data = !xf_is_loopback(host) };
+				   .mac_data = !xf_addr_is_loopback(&l->to) };
 	l->started = true;
 	return lane_cli_init(&l->cli, &o, &why);
 }
 
 static enum err dial(struct stc_dlane *l)
 {
-	struct sockaddr_storage sa;
-	socklen_t n = 0;
 	int on = 1;
-	if (!find_addr(l->peer->addr, &sa, &n))
-		return ERR_UNREACHABLE;
-	l->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	l->fd = socket(l->to.sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (l->fd < 0)
 		return ERR_BUSY;
 	(void)setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	if (connect(l->fd, (struct sockaddr *)&sa, n) != 0 && errno != EINPROGRESS)
+	if (connect(l->fd, (struct sockaddr *)&l->to.sa, l->to.n) != 0 && errno != EINPROGRESS)
 		return ERR_UNREACHABLE;
-	return start_lane(l, &sa, n);
+	return start_lane(l);
 }
 
 /* One send or receive; *n 0: the socket has no more of it now. */
@@ -460,6 +433,36 @@ static void on_step(struct job *j)
 	op_resume(&f->op);
 }
 
+static void on_lookup(void *arg, enum err e, const struct xf_addr *a, const char *text)
+{
+	struct stc_flow *f = arg;
+	struct stc_dlane *l = f->dlane;
+	l->lookup = NULL;
+	if (e == ERR_NONE)
+		l->to = *a;
+	else
+		flow_note(f, ERR_UNREACHABLE, 0, l->peer->holder, "connect",
+			  "data lane to %s: %s", l->peer->addr, text);
+	f->copy->job.err = e == ERR_NONE ? e : ERR_UNREACHABLE;
+	op_resume(&f->op);
+}
+
+/* Where the lane goes. False: a name is being looked up, which resumes f, or failed (job.err). */
+static bool find_addr(struct stc_flow *f)
+{
+	struct stc_dlane *l = f->dlane;
+	struct stc_copy *c = f->copy;
+	if (l->fd >= 0 || l->to.n > 0 || xf_addr_digits(l->peer->addr, &l->to))
+		return true;
+	flow_turn_over(f); /* no worker, and nobody's turn: L4 */
+	c->job.err = xf_lookup(f->w->s->o.loop, l->peer->addr, STC_STALL_MS, on_lookup, f,
+			       &l->lookup);
+	if (c->job.err != ERR_NONE)
+		flow_note(f, c->job.err, 0, l->peer->holder, "connect",
+			  "data lane to %s: no address", l->peer->addr);
+	return false;
+}
+
 bool remote_copy(struct stc_flow *f)
 {
 	struct stc_copy *c = f->copy;
@@ -470,6 +473,8 @@ bool remote_copy(struct stc_flow *f)
 		c->job.err = ERR_BUSY;
 		return true;
 	}
+	if (!find_addr(f))
+		return c->job.err != ERR_NONE;
 	if (!f->in_turn && !flow_turn(f))
 		return false;
 	c->job.work = remote_step;
@@ -480,6 +485,11 @@ bool remote_copy(struct stc_flow *f)
 
 void remote_stop(struct stc_flow *f)
 {
+	if (f->dlane->lookup) {
+		xf_lookup_drop(TAKE(f->dlane->lookup));
+		op_resume(&f->op);
+		return;
+	}
 	if (dlane_unwait(f))
 		return;
 	if (list_linked(&f->node)) { /* it waits for its turn */

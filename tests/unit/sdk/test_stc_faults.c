@@ -507,6 +507,72 @@ Test(stc_faults, the_other_replica)
 	NO_LEAKS();
 }
 
+/* The index is right again when it is asked for the second time. */
+static bool right_the_second_time(struct fake *w, uint32_t method, struct rpc_req *r)
+{
+	if (method == METHOD_QUERY && ++w->step == 2)
+		w_find(w, "a")->copies[0].generation--;
+	return false;
+}
+
+/* One copy may come back and the other is bad for good: that is no reason to give up. */
+Test(stc_faults, one_lost_and_one_corrupt)
+{
+	struct world w;
+	char b[8];
+	w_open(&w, &(struct w_opts){ .seed = 140 });
+	cr_assert_eq(w_put(&w, "a", BYTES_STR("value"), false, 1000), ERR_NONE);
+	struct w_object *o = w_find(&w.f, "a");
+	w_copy(&w.f, o);
+	*(uint8_t *)mempool_at(w.f.pool, &o->copies[1].ext[0]) ^= 1;
+	o->copies[0].generation++;
+	w.f.on = right_the_second_time;
+	cr_expect_eq(w_get(&w, "a", b, 8, NULL, true, 1000), ERR_NONE);
+	cr_expect_eq(w.f.asked[METHOD_QUERY], 2);
+	w.f.on = NULL;
+	o->copies[0] = o->copies[1];
+	cr_expect_eq(w_get(&w, "a", b, 8, NULL, true, 1000), ERR_CORRUPT, "both are bad");
+	w_close(&w);
+	NO_LEAKS();
+}
+
+static bool three_made(struct fake *w, uint32_t method, struct rpc_req *r)
+{
+	struct msg_result one = { .made = 3 };
+	struct buf b = BUF_INIT(256);
+	if (method != METHOD_COMMIT)
+		return false;
+	enc_results_rep(&b, &(struct msg_results_rep){ .items = { &one, 1 } });
+	rpc_reply(r, ERR_NONE, 0, buf_bytes(&b));
+	buf_fini(&b);
+	return true;
+}
+
+/* How many copies there are is what COMMIT says. */
+Test(stc_faults, copies_made)
+{
+	struct world w;
+	struct stc_call *c = NULL;
+	struct stc_buf buf = { "x", 1 };
+	w_open(&w, &(struct w_opts){ .seed = 141 });
+	for (int i = 0; i < 2; i++) {
+		w.f.on = i ? three_made : NULL;
+		cr_assert_eq(stc_call_new(STC_PUT, 1, &c), ERR_NONE);
+		c->items[0].key = BYTES_STR(i ? "b" : "a");
+		c->items[0].bufs = &buf;
+		c->items[0].n_bufs = 1;
+		c->put.replica_num = 3;
+		c->put.replicas_required = 2;
+		cr_assert(w_run(&w, c, 1000));
+		cr_expect_eq(c->items[0].err, ERR_NONE);
+		cr_expect_eq(c->items[0].copies, i ? 3 : 1);
+		stc_call_free(c);
+	}
+	w.f.on = NULL;
+	w_close(&w);
+	NO_LEAKS();
+}
+
 /* No other copy: the master is asked again, and names where it lies now; then it is gone. */
 Test(stc_faults, asks_again)
 {
