@@ -77,6 +77,9 @@ struct lane_srv {
 	uint8_t *ranges; /* owned */
 	size_t n_ranges, range;
 	uint64_t range_at, put_at;
+	uint64_t
+		good_block; /* GET: 1 + the last block that was found whole; ranges of it follow */
+	uint64_t hashed;    /* bytes that were read for that: lane_srv_hashed */
 };
 
 void lane_srv_init(struct lane_srv *l, const struct lane_srv_opts *o);
@@ -92,6 +95,13 @@ bool lane_srv_over(const struct lane_srv *l);
 /* The answer to LANE_LATER; obj is copied. */
 void lane_srv_opened(struct lane_srv *l, enum err e, const struct lane_obj *obj,
 		     const struct why *why);
+/* Bytes hashed since it was asked last: work that moved nothing, to be charged to the lane's turn (L4). */
+static inline uint64_t lane_srv_hashed(struct lane_srv *l)
+{
+	uint64_t n = l->hashed;
+	l->hashed = 0;
+	return n;
+}
 /* Something was fenced: look. */
 void lane_srv_cut(struct lane_srv *l);
 /* A GET or PUT is under way. */

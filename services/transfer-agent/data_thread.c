@@ -223,6 +223,7 @@ static void pump(struct xfa_data_conn *c)
 	for (size_t done = 0; done < TURN_BYTES;) {
 		size_t n = lane_srv_out(&c->srv, v);
 		bool out = n > 0;
+		done += (size_t)lane_srv_hashed(&c->srv);
 		if (!out && lane_srv_over(&c->srv)) {
 			drop(c);
 			return;

@@ -97,7 +97,13 @@ Test(lane, ranges_in_their_order)
 			for (size_t k = 0; k < r[i].bytes; k++)
 				cr_assert_eq(f.got[at++], *fix_at(&f, r[i].offset + k));
 		cr_expect_eq(f.n_got, at);
+		/* the blocks of parts, once for as many as follow each other there; charged once */
+		cr_expect_eq(lane_srv_hashed(&f.srv), check ? 3 * MiB + 100 : 0);
+		cr_expect_eq(lane_srv_hashed(&f.srv), 0);
 	}
+	struct xf_range near[] = { { 5, 7 }, { 900, 10 }, { 77, 2 }, { MiB - 40, 40 } };
+	cr_assert_eq(fix_get(&f, near, ARRAY_LEN(near), true), ERR_NONE);
+	cr_expect_eq(lane_srv_hashed(&f.srv), MiB);
 	fix_fini(&f);
 	NO_LEAKS();
 }
