@@ -53,6 +53,7 @@ struct xfa_data_thread {
 	struct auth_limit *limit;
 	struct list conns;
 	uint32_t next_session;
+	uint64_t noise_ns, n_noise; /* last line about what is no handshake; how many since */
 	pthread_mutex_t lock; /* mail, stop */
 	struct list mail;
 	bool stop;

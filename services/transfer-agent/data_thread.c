@@ -143,6 +143,18 @@ static void on_corrupt(void *ctx)
 
 /* ---- connections ---- */
 
+/* What is no handshake at all is not its address's fault, as a wrong key is: it is only told less often. */
+static bool noise_told(struct xfa_data_thread *t, uint64_t now, uint64_t *times)
+{
+	t->n_noise++;
+	if (t->noise_ns && now - t->noise_ns < NS_PER_S)
+		return false;
+	t->noise_ns = now;
+	*times = t->n_noise;
+	t->n_noise = 0;
+	return true;
+}
+
 static void lane_closed(struct xfa_data_conn *c)
 {
 	struct xfa_data *d = c->t->d;
@@ -152,9 +164,9 @@ static void lane_closed(struct xfa_data_conn *c)
 		return;
 	atomic_fetch_add(e == ERR_UNAUTHENTICATED ? &d->counts.lanes_key : &d->counts.lanes_bad,
 			 1);
-	/* a wrong key is a try; what is no handshake at all is not its address's fault */
-	if (e != ERR_UNAUTHENTICATED ||
-	    auth_limit_failed(c->t->limit, c->source, now_ns(), &repeated))
+	if (e == ERR_UNAUTHENTICATED
+		    ? auth_limit_failed(c->t->limit, c->source, now_ns(), &repeated)
+		    : noise_told(c->t, now_ns(), &repeated))
 		LOG_WARN(&d->x->svc.log, "data",
 			 "from=%s err=%s times=%llu msg=\"lane closed: %s\"", c->from,
 			 err_name(e), (unsigned long long)repeated, c->srv.pipe.why.text);
