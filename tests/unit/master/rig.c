@@ -175,7 +175,7 @@ static void fence(struct rig *r, struct fake *f, const struct rig_cmd *q)
 {
 	struct msg_fence_res res = { .state = 2 };
 	close_version(f, q->c.version);
-	rig_copy_fence(f, q->c.version);
+	rig_copy_fence(f, q->c.version, q->c.generation);
 	for (uint32_t i = 0; i < FAKE_SLOTS; i++)
 		if (f->slots[i].state && f->slots[i].version == q->c.version)
 			res = (struct msg_fence_res){ 1, i, f->slots[i].generation,

@@ -12,7 +12,14 @@
 
 #include "services/master/mind.h"
 
-enum { FAKES = 3, FAKES_MAX = 10, FAKE_SLOTS = 2048, FAKE_CLOSED = 8192, FAKE_COPIES = 128 };
+enum {
+	FAKES = 3,
+	FAKES_MAX = 10,
+	FAKE_SLOTS = 2048,
+	FAKE_CLOSED = 8192,
+	FAKE_COPIES = 128,
+	FAKE_RING = 4
+};
 
 struct fake_slot {
 	int state; /* 0, 1 COMMITTED, 2 RETIRED */
@@ -63,7 +70,7 @@ struct fake {
 		size_t n_sources;
 	} copying[FAKE_COPIES];
 	size_t n_copying;
-	uint64_t revoked[FAKE_CLOSED]; /* by FENCE, in this adoption */
+	uint64_t revoked[FAKE_RING]; /* by FENCE, in this adoption: the last ones */
 	size_t n_revoked;
 };
 
@@ -138,8 +145,8 @@ void rig_reborn(struct rig *r, int h);
 
 /* COPY has come. */
 void rig_copy(struct rig *r, int h, const struct mind_cmd *c);
-/* FENCE ends what is under way. */
-void rig_copy_fence(struct fake *f, uint64_t version);
+/* FENCE ends what is under way; number: of a copy. */
+void rig_copy_fence(struct fake *f, uint64_t version, uint64_t number);
 /* The i-th that is under way there is COMMITTED and PUBLISHed; the answer, ERR_TIMED_OUT: it waits (and is dropped). */
 enum err rig_copy_done(struct rig *r, int h, size_t i);
 /* COMMITTED, PUBLISH is lost. */

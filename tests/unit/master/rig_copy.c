@@ -20,13 +20,13 @@ static void forget(struct fake *f, size_t i)
 		(--f->n_copying - i) * sizeof(f->copying[0]));
 }
 
-void rig_copy_fence(struct fake *f, uint64_t version)
+void rig_copy_fence(struct fake *f, uint64_t version, uint64_t number)
 {
 	for (size_t i = 0; i < f->n_copying; i++)
 		if (f->copying[i].version == version)
 			forget(f, i--);
-	assert(f->n_revoked < FAKE_CLOSED);
-	f->revoked[f->n_revoked++] = version;
+	f->revoked[f->n_revoked++ % FAKE_RING] = version;
+	f->copy_top = MAX_OF(f->copy_top, number);
 }
 
 static enum err may_copy(const struct fake *f, uint64_t version, uint64_t number)
@@ -37,7 +37,7 @@ static enum err may_copy(const struct fake *f, uint64_t version, uint64_t number
 			return ERR_EXISTS; /* it is under way */
 	if (at >= 0 && f->slots[at].state == 1)
 		return ERR_EXISTS;
-	for (size_t i = 0; i < f->n_revoked; i++)
+	for (size_t i = 0; i < MIN_OF(f->n_revoked, (size_t)FAKE_RING); i++)
 		if (f->revoked[i] == version)
 			return ERR_STALE_ATTEMPT;
 	if (number <= f->copy_top)
@@ -110,6 +110,14 @@ uint32_t rig_copy_commit(struct rig *r, int h, size_t i)
 	memcpy(s->key, k.key, sizeof(s->key));
 	memcpy(s->tenant, k.tenant, sizeof(s->tenant));
 	memcpy(s->ext, k.ext, sizeof(s->ext));
+	/* T6: no two slots over one range */
+	for (int o = 0; o < FAKE_SLOTS; o++)
+		for (size_t x = 0; o != (int)at && f->slots[o].state && x < s->n_ext; x++)
+			for (size_t y = 0; y < f->slots[o].n_ext; y++)
+				assert(s->ext[x].offset >= f->slots[o].ext[y].offset +
+								   f->slots[o].ext[y].bytes ||
+				       f->slots[o].ext[y].offset >=
+					       s->ext[x].offset + s->ext[x].bytes);
 	forget(f, i);
 	return at;
 }

@@ -20,6 +20,7 @@ struct key {
 	uint64_t barred; /* versions at or below may never be seen again */
 	uint64_t acked;	 /* the newest acknowledged; 0: none that must be there */
 	int holder;	 /* that has it */
+	bool moved;	 /* or another one */
 	uint64_t seen;	 /* by a get */
 };
 
@@ -55,8 +56,12 @@ struct soak {
 	struct one_range range;
 	uint64_t evictions, aways;
 	bool in[FAKES]; /* what the test believes: beats come */
+	uint64_t made;	/* copies, in earlier terms */
 	uint64_t acked, removed, gets, lost_master, away;
 	bool trace;
+	bool moving; /* something is moved */
+	bool copies; /* step_copies */
+	uint64_t drain;
 };
 
 static uint64_t rnd(struct soak *s, uint64_t n)
@@ -72,7 +77,7 @@ static uint64_t rnd(struct soak *s, uint64_t n)
 /* What of that key (at that holder, -1: any) is acknowledged need not be there any more. */
 static void doubt(struct soak *s, int key, int holder)
 {
-	if (holder < 0 || s->k[key].holder == holder)
+	if (holder < 0 || s->k[key].holder == holder || s->k[key].moved)
 		s->k[key].acked = 0;
 	for (int i = 0; i < PUTS; i++)
 		if (s->p[i].state && s->p[i].key == key)
@@ -109,8 +114,10 @@ static void look(struct soak *s, int i)
 		k->seen = v;
 	} else if (e == ERR_NOT_FOUND) {
 		struct mind_holder h;
-		if (k->acked && mind_holder(s->r->m, rig_holder(s->r, k->holder), &h) && h.away)
-			k->acked = 0; /* excused: not heard of after a restart */
+		for (int at = 0; k->acked && at < FAKES; at++)
+			if ((at == k->holder || k->moved) &&
+			    mind_holder(s->r->m, rig_holder(s->r, at), &h) && h.away)
+				k->acked = 0; /* excused: not heard of after a restart */
 		if (k->acked)
 			mind_explain(s->r->m, BYTES_STR("t"), BYTES_STR(k->name), on_fact, s);
 		cr_assert_eq(k->acked, 0, "seed %" PRIu64 ": %s %" PRIx64 " at h%d is lost",
@@ -129,6 +136,7 @@ static void put_acked(struct soak *s, struct one_put *p)
 		return; /* superseded or removed meanwhile */
 	k->acked = p->doubt || removing(s, p->key) || !s->in[h] ? 0 : v;
 	k->holder = h;
+	k->moved = s->moving;
 	if (!p->doubt)
 		k->seen = v > k->seen ? v : k->seen;
 	struct fake_slot *f = &s->r->h[h].slots[p->p.slot];
@@ -169,11 +177,19 @@ static void put_start(struct soak *s)
 		return;
 	p->key = (int)rnd(s, KEYS);
 	SAY(s, "start %s\n", s->k[p->key].name);
-	p->opts = (struct msg_put_opts){ .group = BYTES_STR("g") };
-	s->r->opts = rnd(s, 4) ? NULL : &p->opts;
+	p->opts = (struct msg_put_opts){ 0 };
+	if (rnd(s, 2) == 0)
+		p->opts.group = BYTES_STR("g");
+	if (s->copies || rnd(s, 2) == 0) {
+		p->opts.replica_num = 1 + (uint32_t)rnd(s, 3);
+		s->r->required = (uint32_t)rnd(s, p->opts.replica_num + 1);
+	}
+	s->r->opts = !s->copies && rnd(s, 2) ? NULL : &p->opts;
+	s->r->required = s->r->opts ? s->r->required : 0;
 	rig_start(s->r, &p->p, s->k[p->key].name, rnd(s, 3) ? 100 + rnd(s, 20000) : 0,
 		  (int)rnd(s, FAKES), rnd(s, 4) != 0);
 	s->r->opts = NULL;
+	s->r->required = 0;
 	p->p.pub.done = on_pub;
 	p->state = 1;
 	p->doubt = false;
@@ -302,6 +318,7 @@ static void master_dies(struct soak *s)
 {
 	SAY(s, "master dies\n");
 	s->lost_master++;
+	s->made += rig_counts(s->r).copies_made;
 	for (int i = 0; i < PUTS; i++) /* callers see their calls end, in doubt */
 		s->p[i].state = s->p[i].state == 2 || s->p[i].state == 3 ? s->p[i].state : 0;
 	for (int i = 0; i < REMOVES; i++)
@@ -310,6 +327,7 @@ static void master_dies(struct soak *s)
 	for (int i = 0; i < REMOVES; i++)
 		s->x[i].busy = false;
 	s->range.busy = false;
+	s->drain = 0;
 	s->evictions = 0;
 }
 
@@ -358,6 +376,98 @@ static void message(struct soak *s)
 		break;
 	default:
 		rig_deliver(r, i, false);
+	}
+}
+
+/* ---- copies ---- */
+
+/* What is under way at a holder goes on, in one way or another. */
+static void copy_on(struct soak *s)
+{
+	int h = (int)rnd(s, FAKES);
+	struct fake *f = &s->r->h[h];
+	if (f->n_copying == 0 || !f->up) {
+		f->copies = (enum fake_copies)(rnd(s, 8) ? rnd(s, 2) : COPIES_REFUSED);
+		f->copies_err = rnd(s, 2) ? ERR_BUSY : ERR_NO_SPACE;
+		return;
+	}
+	size_t i = rnd(s, f->n_copying);
+	SAY(s, "copy of %s %" PRIx64 " at h%d\n", f->copying[i].key, f->copying[i].version, h);
+	switch (rnd(s, 8)) {
+	case 0:
+		rig_copy_fail(s->r, h, i, rnd(s, 2) ? ERR_UNREACHABLE : ERR_NO_SPACE,
+			      rnd(s, 2) ? f->copying[i].from : -1);
+		break;
+	case 1: /* PUBLISH comes with the next adoption, or the next COPY */
+		(void)rig_copy_commit(s->r, h, i);
+		break;
+	default:
+		(void)rig_copy_done(s->r, h, i);
+	}
+}
+
+static void moving(struct soak *s)
+{
+	s->moving = true;
+	for (int i = 0; i < KEYS; i++)
+		s->k[i].moved = true;
+}
+
+static void drain_on(struct soak *s)
+{
+	struct why why = { 0 };
+	if (s->drain) {
+		(void)!mind_task_cancel(s->r->m, NULL, s->drain, &why);
+		s->drain = 0;
+		return;
+	}
+	struct msg_task_start_req q = { .kind = MIND_TASK_DRAIN,
+					.from = BYTES_STR(s->r->h[rnd(s, FAKES)].id) };
+	moving(s);
+	SAY(s, "drain %s\n", (const char *)q.from.p);
+	if (mind_task_start(s->r->m, BYTES(NULL, 0), &q, &s->drain, &why) != ERR_NONE)
+		s->drain = 0;
+}
+
+static void task_on(struct soak *s)
+{
+	struct why why = { 0 };
+	uint64_t id;
+	struct bytes keys[KEYS];
+	for (int i = 0; i < KEYS; i++)
+		keys[i] = BYTES_STR(s->k[i].name);
+	struct msg_task_start_req q = { .kind = (uint8_t)(1 + rnd(s, 2)),
+					.keys = { keys, 1 + rnd(s, KEYS) } };
+	if (q.kind == MIND_TASK_MOVE)
+		q.from = BYTES_STR(s->r->h[rnd(s, FAKES)].id);
+	if (rnd(s, 2))
+		q.to = BYTES_STR(s->r->h[rnd(s, FAKES)].id);
+	moving(s);
+	(void)!mind_task_start(s->r->m, BYTES_STR("t"), &q, &id, &why);
+}
+
+static void copies(struct soak *s)
+{
+	uint32_t h = (uint32_t)rnd(s, FAKES);
+	struct bytes key = BYTES_STR(s->k[rnd(s, KEYS)].name);
+	switch (rnd(s, 8)) {
+	case 0:
+		(void)!mind_copy_to(s->r->m, BYTES_STR("t"), key, h);
+		break;
+	case 1:
+		moving(s);
+		(void)!mind_copy_drop(s->r->m, BYTES_STR("t"), key, h);
+		break;
+	case 2:
+		if (rnd(s, 4) == 0)
+			drain_on(s);
+		break;
+	case 3:
+		if (rnd(s, 8) == 0)
+			task_on(s);
+		break;
+	default:
+		copy_on(s);
 	}
 }
 
@@ -433,7 +543,41 @@ static void evictions(struct soak *s)
 	s->aways = s->r->n_away;
 }
 
-static void step(struct soak *s)
+/* Many puts of several copies, fewer faults: many copies are under way. */
+static void step_copies(struct soak *s)
+{
+	switch (rnd(s, 16)) {
+	case 0:
+	case 1:
+		put_start(s);
+		break;
+	case 2:
+	case 3:
+	case 4:
+	case 5:
+		put_on(s);
+		break;
+	case 6:
+	case 7:
+		copies(s);
+		break;
+	case 8:
+		if (rnd(s, 8) == 0)
+			remove_start(s);
+		else if (rnd(s, 6) == 0)
+			other(s);
+		else
+			(void)mind_work(s->r->m);
+		break;
+	case 9:
+		rig_appends(s->r);
+		break;
+	default:
+		message(s);
+	}
+}
+
+static void step_all(struct soak *s)
 {
 	switch (rnd(s, 8)) {
 	case 0:
@@ -457,6 +601,14 @@ static void step(struct soak *s)
 	default:
 		message(s);
 	}
+}
+
+static void step(struct soak *s)
+{
+	if (s->copies)
+		step_copies(s);
+	else
+		step_all(s);
 	evictions(s);
 	puts_look(s);
 	look(s, (int)rnd(s, KEYS));
@@ -469,6 +621,11 @@ static void rest(struct soak *s)
 {
 	rig_calm++; /* faults end */
 	struct rig *r = s->r;
+	struct why why = { 0 };
+	if (s->drain)
+		(void)!mind_task_cancel(r->m, NULL, s->drain, &why);
+	for (int h = 0; h < FAKES; h++)
+		r->h[h].copies = COPIES_DONE;
 	for (int h = 0; h < FAKES; h++) {
 		r->h[h].up = true;
 		s->in[h] = true;
@@ -509,7 +666,11 @@ static void rest(struct soak *s)
 			  "seed %" PRIu64 ": tombstones of h%d stay", s->seed, h);
 	}
 	cr_assert_eq(slots, c.copies, "seed %" PRIu64, s->seed);
-	cr_assert_eq(c.copies, c.objects, "seed %" PRIu64, s->seed);
+	cr_assert_geq(c.copies, c.objects, "seed %" PRIu64, s->seed);
+	cr_assert_eq(c.copying, 0, "seed %" PRIu64 ": %" PRIu64 " copies never end", s->seed,
+		     c.copying);
+	cr_assert_eq(c.tasks, 0, "seed %" PRIu64 ": %" PRIu64 " tasks never end", s->seed,
+		     c.tasks);
 	for (int k = 0; k < KEYS; k++) {
 		look(s, k);
 		cr_assert_eq(rig_put(r, s->k[k].name, 0, true), ERR_NONE, "seed %" PRIu64,
@@ -520,12 +681,14 @@ static void rest(struct soak *s)
 	rig_calm--;
 }
 
-static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max, uint64_t bytes)
+static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max, uint64_t bytes, bool copies,
+		     uint64_t *made)
 {
 	rig_calm++;
 	struct soak *s = calloc(1, sizeof(*s));
 	cr_assert(s);
 	s->seed = rig_seed = seed;
+	s->copies = copies;
 	s->trace = getenv("SOAK_TRACE");
 	if (getenv("SOAK_N"))
 		fprintf(stderr, "\r%" PRIu64 " ", seed);
@@ -549,20 +712,32 @@ static uint64_t soak(uint64_t seed, int steps, uint32_t tombs_max, uint64_t byte
 		step(s);
 	rest(s);
 	uint64_t acked = s->acked;
+	*made += s->made + rig_counts(s->r).copies_made;
 	rig_free(s->r);
 	free(s);
 	return acked;
 }
 
-void soak_seeds(uint64_t first, uint64_t n, uint32_t tombs_max, uint64_t bytes)
+static void seeds(uint64_t first, uint64_t n, uint32_t tombs_max, uint64_t bytes, bool copies)
 {
 	const char *one = getenv("SOAK_SEED"), *many = getenv("SOAK_N");
-	uint64_t from = one ? strtoull(one, NULL, 10) : first, acked = 0;
+	uint64_t from = one ? strtoull(one, NULL, 10) : first, acked = 0, made = 0;
 	n = one ? 1 : many ? strtoull(many, NULL, 10) : n;
 	for (uint64_t seed = from; seed < from + n; seed++)
-		acked += soak(seed, 3000, tombs_max, bytes);
+		acked += soak(seed, 3000, tombs_max, bytes, copies, &made);
 	if (many)
-		fprintf(stderr, "%" PRIu64 " puts acknowledged, %" PRIu64 " a seed\n", acked,
-			acked / n);
+		fprintf(stderr, "%" PRIu64 " puts acknowledged, %" PRIu64 " copies made\n",
+			acked, made);
 	cr_assert(one || acked > n);
+	cr_assert(one || !copies || made > 10 * n, "%" PRIu64 " copies", made);
+}
+
+void soak_seeds(uint64_t first, uint64_t n, uint32_t tombs_max, uint64_t bytes)
+{
+	seeds(first, n, tombs_max, bytes, false);
+}
+
+void soak_copies(uint64_t first, uint64_t n, uint64_t bytes)
+{
+	seeds(first, n, 0, bytes, true);
 }

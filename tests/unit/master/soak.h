@@ -9,3 +9,5 @@
  * Environment: SOAK_SEED=n that one alone, SOAK_N=n so many, SOAK_TRACE=1 what happens.
  */
 void soak_seeds(uint64_t first, uint64_t n, uint32_t tombs_max, uint64_t bytes);
+/* The same with many copies under way. */
+void soak_copies(uint64_t first, uint64_t n, uint64_t bytes);

@@ -60,3 +60,9 @@ Test(oom, little_space, .timeout = 600)
 	soak_seeds(400001, 60, 2, 40960);
 	NO_LEAKS();
 }
+
+Test(oom, copies, .timeout = 600)
+{
+	soak_copies(700001, 40, 1 << 20);
+	NO_LEAKS();
+}

@@ -23,3 +23,16 @@ Test(soak, little_space, .timeout = 600)
 	soak_seeds(200001, 60, 0, 40960);
 	NO_LEAKS();
 }
+
+/* Copies under way when everything else happens (V13). */
+Test(soak, copies, .timeout = 600)
+{
+	soak_copies(500001, 60, 1 << 20);
+	NO_LEAKS();
+}
+
+Test(soak, copies_in_little_space, .timeout = 600)
+{
+	soak_copies(600001, 30, 81920);
+	NO_LEAKS();
+}
