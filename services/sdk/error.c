@@ -77,7 +77,7 @@ bool pml_has(const char *feature)
 	/* docs/client.md says what each stands for */
 	static const char *const features[] = {
 		"status",      "echo",	"cq",	   "cancel",  "fork",	 "ep",	      "weights",
-		"plan_remote", "store", "regions", "tensors", "buffers", "snapshots",
+		"plan_remote", "store", "regions", "tensors", "buffers", "snapshots", "tasks",
 	};
 	for (size_t i = 0; feature && i < ARRAY_LEN(features); i++)
 		if (strcmp(features[i], feature) == 0)

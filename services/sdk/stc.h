@@ -48,6 +48,8 @@ struct stc_opts {
 	const char *host_id;	    /* holders that name it share memory with us; copied */
 	/* The client of the master, borrowed as long as the session; asked for by need. */
 	enum err (*master)(void *ctx, struct rpc_client **out, struct why *why);
+	/* The same, as an administrator. NULL: there is none, and nothing is asked as one. */
+	enum err (*admin)(void *ctx, struct rpc_client **out, struct why *why);
 	/* Maps a pool; the session closes it (shmpool_close), and then conn, unless it is -1. On a
 	 * worker; may block for some seconds. */
 	enum err (*map)(void *ctx, const struct stc_place *at, struct shmpool **out, int *conn,
@@ -85,6 +87,16 @@ enum stc_kind {
 	STC_LIST,	  /* one item: key is the prefix; cursor, limit, tier -> list */
 	STC_EXPLAIN,	  /* one item: key -> explain */
 	STC_HOLDERS,	  /* one item, nothing in it -> holders */
+	STC_TASK_START,	  /* one item; task -> task_id */
+	STC_TASKS,	  /* one item; task.ids -> tasks */
+	STC_TASK_CANCEL,  /* one item; task.ids, one */
+};
+
+enum stc_task_kind { /* as in proto/store.def */
+		     STC_TASK_COPY = 1,
+		     STC_TASK_MOVE,
+		     STC_TASK_DRAIN,
+		     STC_TASK_PREFETCH,
 };
 
 struct stc_buf {
@@ -124,6 +136,8 @@ struct stc_item {
 		const struct msg_list_rep *list;
 		const struct msg_explain_rep *explain;
 		const struct msg_holders_rep *holders;
+		const struct msg_tasks_rep *tasks;
+		uint64_t task_id;
 	};
 	const struct msg_place *places; /* QUERY: named by object->replicas[].place */
 	size_t n_places;
@@ -155,7 +169,15 @@ struct stc_call {
 	struct stc_snap *snap;
 	bool missing_ok; /* SNAPSHOT: those that are NOT_FOUND are left out; false: then none joins */
 	bool force; /* REMOVE, REMOVE_RANGE: hard-pinned ones too */
-	struct {    /* LIST */
+	bool admin; /* TASK*: asked as an administrator */
+	struct {    /* TASK* */
+		enum stc_task_kind kind;
+		struct bytes from, to;
+		uint32_t replica_num;
+		struct bytes_list keys;
+		struct u64s ids;
+	} task;
+	struct { /* LIST */
 		struct bytes cursor;
 		uint32_t limit;
 		uint8_t tier;

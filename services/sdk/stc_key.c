@@ -31,6 +31,12 @@ static enum stc_q question(enum stc_kind kind)
 		return Q_EXPLAIN;
 	case STC_HOLDERS:
 		return Q_HOLDERS;
+	case STC_TASK_START:
+		return Q_TASK_START;
+	case STC_TASKS:
+		return Q_TASKS;
+	case STC_TASK_CANCEL:
+		return Q_TASK_CANCEL;
 	case STC_PUT:
 	case STC_GET:
 		break;
@@ -43,7 +49,8 @@ static enum stc_q question(enum stc_kind kind)
 static bool check_item(struct stc_flow *f)
 {
 	enum stc_kind k = f->w->c->kind;
-	size_t least = k == STC_REMOVE_RANGE || k == STC_LIST || k == STC_HOLDERS ? 0 : 1;
+	bool bare = k >= STC_HOLDERS || k == STC_REMOVE_RANGE || k == STC_LIST;
+	size_t least = bare ? 0 : 1;
 	if (f->it->key.n >= least && f->it->key.n <= OBJ_KEY_MAX)
 		return true;
 	flow_note(f, ERR_INVALID_PARAMS, 0, "", "start", "key: %zu bytes, %zu..%d",
@@ -97,6 +104,13 @@ static void take(struct stc_flow *f)
 	case STC_HOLDERS:
 		it->holders = &r->holders;
 		break;
+	case STC_TASK_START:
+		it->task_id = r->task.id;
+		break;
+	case STC_TASKS:
+		it->tasks = &r->tasks;
+		break;
+	case STC_TASK_CANCEL:
 	case STC_PUT:
 	case STC_GET:
 	case STC_REMOVE:
@@ -138,8 +152,10 @@ static int key_ask(struct op *op)
 		done_before(f);
 	if (f->err == ERR_NONE)
 		return KEY_END;
-	/* a lost lease is what RELEASE was to find out */
-	if (!(k == STC_RELEASE && f->err == ERR_LEASE_LOST) && flow_again(f))
+	/* a lost lease is what RELEASE was to find out; a task that may run is not started twice */
+	bool known = (k == STC_RELEASE && f->err == ERR_LEASE_LOST) ||
+		     (k == STC_TASK_START && f->err == ERR_CONN_LOST);
+	if (!known && flow_again(f))
 		return KEY_PAUSE;
 	flow_fail(f);
 	return KEY_END;

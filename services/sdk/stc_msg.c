@@ -216,13 +216,15 @@ static enum err msg_send(struct stc_msg *m, uint32_t method, uint64_t deadline_n
 	enum err e = buf_err(&m->body);
 	if (e == ERR_NONE && m->holder)
 		rpc = m->holder->rpc;
+	else if (e == ERR_NONE && m->admin)
+		e = s->o.admin ? s->o.admin(s->o.ctx, &rpc, why) : ERR_FORBIDDEN;
 	else if (e == ERR_NONE)
 		e = s->o.master(s->o.ctx, &rpc, why);
 	if (e != ERR_NONE)
 		return e;
 	m->call = (struct rpc_call){
 		.method = method,
-		.idempotent = true,
+		.idempotent = !stc_rows[m->q].once,
 		.deadline_ns = deadline_ns,
 		.body = buf_bytes(&m->body),
 		.done = on_done,
@@ -281,6 +283,7 @@ static struct stc_msg *gather(struct stc_work *w, enum stc_q q)
 		h->users++;
 	}
 	m->n = m->live = n;
+	m->admin = w->c->admin;
 	for (uint32_t i = 0; i < n; i++) {
 		list_del(&take[i]->node);
 		m->flows[i] = take[i];

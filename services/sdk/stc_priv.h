@@ -71,6 +71,9 @@ enum stc_q {
 	Q_LIST,
 	Q_EXPLAIN,
 	Q_HOLDERS,
+	Q_TASK_START,
+	Q_TASKS,
+	Q_TASK_CANCEL,
 	Q_N,
 };
 
@@ -88,6 +91,8 @@ struct stc_reply {
 		struct msg_list_rep list;
 		struct msg_explain_rep explain;
 		struct msg_holders_rep holders;
+		struct msg_task_start_rep task;
+		struct msg_tasks_rep tasks;
 	};
 };
 
@@ -243,6 +248,7 @@ struct stc_msg {
 	struct stc *s;
 	enum stc_q q;
 	bool background;
+	bool admin;		   /* to the master, as one */
 	struct stc_holder *holder; /* NULL: the master */
 	struct buf body;
 	uint32_t n, live;
@@ -321,6 +327,7 @@ struct stc_row {
 	/* item i's status; text may be empty */
 	enum err (*status)(const struct stc_reply *r, size_t i, uint32_t *retry_ms,
 			   struct bytes *text);
+	bool once; /* never sent twice: it would be done twice */
 };
 extern const struct stc_row stc_rows[Q_N];
 const struct msg_put_grant *put_grant_of(const struct stc_flow *f);

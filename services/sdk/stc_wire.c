@@ -326,6 +326,35 @@ static enum err dec_holders(struct dec *d, struct stc_reply *r)
 	return dec_holders_rep(d, &r->holders);
 }
 
+/* ---- tasks ---- */
+
+static void enc_task_start(struct stc_msg *m, struct buf *b)
+{
+	const struct stc_call *c = call_of(m);
+	struct msg_task_start_req q = { .kind = (uint8_t)c->task.kind,
+					.keys = c->task.keys,
+					.from = c->task.from,
+					.to = c->task.to,
+					.replica_num = c->task.replica_num };
+	enc_task_start_req(b, &q);
+}
+
+static enum err dec_task_start(struct dec *d, struct stc_reply *r)
+{
+	return dec_task_start_rep(d, &r->task);
+}
+
+static void enc_tasks(struct stc_msg *m, struct buf *b)
+{
+	struct msg_tasks_req q = { .ids = call_of(m)->task.ids };
+	enc_tasks_req(b, &q);
+}
+
+static enum err dec_tasks(struct dec *d, struct stc_reply *r)
+{
+	return dec_tasks_rep(d, &r->tasks);
+}
+
 #define RESULTS .dec = dec_results, .count = count_results, .status = result_status
 /* clang-format off */
 const struct stc_row stc_rows[Q_N] = {
@@ -345,5 +374,9 @@ const struct stc_row stc_rows[Q_N] = {
 	[Q_LIST]    = { "LIST", METHOD_LIST, false, 1, .enc = enc_list, .dec = dec_list },
 	[Q_EXPLAIN] = { "EXPLAIN", METHOD_EXPLAIN, false, 1, .enc = enc_explain, .dec = dec_explain },
 	[Q_HOLDERS] = { "HOLDERS", METHOD_HOLDERS, false, 1, .enc = enc_nothing, .dec = dec_holders },
+	[Q_TASK_START] = { "TASK_START", METHOD_TASK_START, false, 1, .once = true,
+			   .enc = enc_task_start, .dec = dec_task_start },
+	[Q_TASKS]   = { "TASKS", METHOD_TASKS, false, 1, .enc = enc_tasks, .dec = dec_tasks },
+	[Q_TASK_CANCEL] = { "TASK_CANCEL", METHOD_TASK_CANCEL, false, 1, .enc = enc_tasks, RESULTS },
 };
 /* clang-format on */

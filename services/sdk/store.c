@@ -15,6 +15,11 @@ static enum err master_of(void *ctx, struct rpc_client **out, struct why *why)
 	return sdk_end(ctx, sdk_service("master"), out, why);
 }
 
+static enum err admin_of(void *ctx, struct rpc_client **out, struct why *why)
+{
+	return sdk_end(ctx, SDK_ADMIN, out, why);
+}
+
 /* On a worker. */
 static enum err map_pool(void *ctx, const struct stc_place *at, struct shmpool **out, int *conn,
 			 struct why *why)
@@ -60,6 +65,7 @@ static enum err session(struct pml *p, struct why *why)
 		/* no host has this name: no memory is shared */
 		.host_id = p->set.data_path == 1 ? "-" : p->host,
 		.master = master_of,
+		.admin = admin_of,
 		.map = map_pool,
 		.ctx = p,
 		.calls_max = p->calls_max,

@@ -12,6 +12,7 @@
 
 #include "buffers.h"
 #include "pml_snapshot.h"
+#include "pml_task.h"
 #include "sdk.h"
 
 #define PML_FORMAT_MAX 64
@@ -37,9 +38,20 @@ struct sop {
 		struct pml_stat_info *stats;
 		struct sop_replicas *replicas;
 		struct pml_holder *holders;
+		struct pml_task *tasks;
 		const char **facts; /* name, value, name, ... */
 	};
 	size_t n_views;
+};
+
+/* What of a task is no item. Borrowed for the start. */
+struct sop_task {
+	enum stc_task_kind kind;
+	const char *from, *to; /* NULL: none */
+	uint32_t replica_num;
+	const uint64_t *ids; /* TASKS, TASK_CANCEL */
+	size_t n_ids;
+	bool admin; /* asked as one */
 };
 
 /* ---- store_items.c ---- */
@@ -59,10 +71,12 @@ struct sop_wish {
 	struct stc_snap *snap;	    /* borrowed: joined, or read */
 	struct pml_snapshot *opens; /* taken, by the operation or when there is none */
 	bool missing_ok;
+	const struct sop_task
+		*task; /* TASK_START, whose items are its keys; TASKS, TASK_CANCEL: no items */
 };
 /* out: owned. Fills err. deadline_ms: of the options. */
-int sop_make(struct pml *p, const struct sop_wish *w, struct sop **out,
-	     uint32_t *deadline_ms, struct pml_error *err);
+int sop_make(struct pml *p, const struct sop_wish *w, struct sop **out, uint32_t *deadline_ms,
+	     struct pml_error *err);
 
 /* ---- store.c ---- */
 
@@ -83,3 +97,5 @@ int sop_give(void *out, const void *from, size_t n);
 
 /* ERR_NO_MEMORY. */
 enum err sop_views(struct sop *s);
+/* store_task.c. False: no memory. */
+bool sop_view_tasks(struct sop *s, const struct msg_tasks_rep *m);

@@ -168,6 +168,9 @@ static uint32_t take_opts(struct make *m)
 	case STC_SNAPSHOT:
 	case STC_EXPLAIN:
 	case STC_HOLDERS:
+	case STC_TASK_START:
+	case STC_TASKS:
+	case STC_TASK_CANCEL:
 		take_get(m);
 		return m->get.deadline_ms;
 	case STC_RELEASE:
@@ -286,23 +289,55 @@ static bool item_at(const struct sop_wish *w, size_t i, struct pml_item *out)
 	       !out->reserved;
 }
 
+/* Of a task: its keys are the items. */
+static void take_task(struct make *m)
+{
+	struct stc_call *c = m->s->call;
+	const struct sop_task *t = m->w->task;
+	struct bytes *keys = m->w->n ? arena_alloc(&m->s->mem, m->w->n * sizeof(*keys)) : NULL;
+	if (m->w->n && !keys) {
+		no_memory(m);
+		return;
+	}
+	c->admin = t->admin;
+	c->task.kind = t->kind;
+	c->task.replica_num = t->replica_num;
+	c->task.from = keep_text(m, t->from, 64, "a holder's id has at most 64 characters");
+	c->task.to = keep_text(m, t->to, 64, "a holder's id has at most 64 characters");
+	c->task.ids = (struct u64s){ keep(m, t->ids, t->n_ids * sizeof(t->ids[0])), t->n_ids };
+	c->task.keys = (struct bytes_list){ keys, m->w->n };
+	for (size_t i = 0; m->e == PML_ERR_NONE && i < m->w->n; i++) {
+		struct pml_item in;
+		if (!item_at(m->w, i, &in))
+			refuse(m, "pml_item: size is not set; use PML_ITEM_INIT");
+		else if (in.key_bytes < 1 || in.key_bytes > PML_KEY_MAX)
+			refuse(m, "a key has 1..1024 bytes");
+		else
+			keys[i] = keep_bytes(m, in.key, in.key_bytes);
+	}
+}
+
 int sop_make(struct pml *p, const struct sop_wish *w, struct sop **out, uint32_t *deadline_ms,
 	     struct pml_error *err)
 {
 	struct make m = { .p = p, .w = w, .err = err };
 	struct pml_item in;
-	if (!w->items || w->n < 1 || w->n > PML_ITEMS_MAX)
+	/* what has no keys has no items */
+	bool bare = w->task && (w->kind != STC_TASK_START || w->task->kind == STC_TASK_DRAIN);
+	if (!bare && (!w->items || w->n < 1 || w->n > PML_ITEMS_MAX))
 		return refuse(&m, "a call has 1 to 4096 items");
 	struct sop *s = calloc(1, sizeof(*s));
 	if (!s)
 		return no_memory(&m);
 	m.s = s;
 	s->mem = ARENA_INIT(SOP_BYTES);
-	if (stc_call_new(w->kind, (uint32_t)w->n, &s->call) != ERR_NONE)
+	if (stc_call_new(w->kind, w->task ? 1 : (uint32_t)w->n, &s->call) != ERR_NONE)
 		no_memory(&m);
 	else
 		*deadline_ms = take_opts(&m);
-	for (size_t i = 0; m.e == PML_ERR_NONE && i < w->n; i++) {
+	if (w->task && m.e == PML_ERR_NONE)
+		take_task(&m);
+	for (size_t i = 0; m.e == PML_ERR_NONE && !w->task && i < w->n; i++) {
 		m.item = i;
 		if (item_at(w, i, &in))
 			take_item(&m, &in, &s->call->items[i]);

@@ -168,6 +168,11 @@ enum err sop_views(struct sop *s)
 	case STC_HOLDERS:
 		ok = it->err != ERR_NONE || view_holders(s, it->holders);
 		break;
+	case STC_TASKS:
+		ok = it->err != ERR_NONE || sop_view_tasks(s, it->tasks);
+		break;
+	case STC_TASK_START:
+	case STC_TASK_CANCEL:
 	case STC_PUT:
 	case STC_GET:
 	case STC_REMOVE:

@@ -6,7 +6,8 @@
  *   0  the honest answer      1  these bytes as the body of a good answer
  *   2  an error, its number in the first byte; whole message     3  the same for each item
  *
- * Each call ends exactly once and by its deadline; a get that succeeds has the bytes that were put.
+ * Each call ends exactly once and by its deadline. Between them a snapshot is open, whose renewals and questions get
+ * such answers, too.
  */
 #include "../unit/sdk/stc_world.h"
 
@@ -17,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 enum { BYTES_N = 9000 };
 
 static struct bytes input;
+static struct stc_snap *snap; /* of the run */
 
 static bool answer(struct fake *f, uint32_t method, struct rpc_req *r)
 {
@@ -53,9 +55,20 @@ static void run(struct world *w, enum stc_kind kind, uint8_t *buf)
 	c->items[0].n_ranges = kind == STC_GET && input.n & 1;
 	c->get.verify = input.n & 2;
 	c->put.upsert = true;
+	if (kind == STC_SNAPSHOT || (kind == STC_GET && input.n & 4))
+		c->snap = stc_snap_ref(snap);
 	if (!w_run(w, c, 200))
 		abort();
 	stc_call_free(c);
+}
+
+static void open_snapshot(struct world *w)
+{
+	if (stc_snap_new(&snap) != ERR_NONE)
+		abort();
+	run(w, STC_SNAPSHOT, NULL);
+	if (stc_snap_n(snap) != 1)
+		abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
@@ -68,10 +81,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	w_open(&w, &(struct w_opts){ .seed = 1, .pool_bytes = 1 << 20 });
 	if (w_put(&w, "k", BYTES(value, sizeof(value)), false, 1000) != ERR_NONE)
 		abort();
+	w.f.lease_ms = 150;
+	open_snapshot(&w);
 	w.f.on = answer;
 	input = BYTES(p + 1, n - 1);
 	for (int i = 0; i < 3; i++)
-		run(&w, (enum stc_kind)((p[0] + (unsigned)i) % (STC_HOLDERS + 1)), value);
+		run(&w, (enum stc_kind)((p[0] + (unsigned)i) % (STC_TASK_CANCEL + 1)), value);
+	sim_run_ms(w.sim, 300);
+	stc_snap_shut(snap);
+	stc_snap_unref(snap);
 	w.f.on = NULL;
 	input = (struct bytes){ 0 };
 	w_close(&w);

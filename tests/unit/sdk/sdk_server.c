@@ -4,6 +4,7 @@
 #include "proto/messages.h"
 #include "store/shmsock.h"
 
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <string.h>
@@ -332,4 +333,17 @@ struct pml_open_opts sdk_server_opts(const struct sdk_server *s)
 	o.run_dir = s->run;
 	o.secret_file = s->secret;
 	return o;
+}
+
+void sdk_server_client_key(const struct sdk_server *s, const char *path)
+{
+	struct buf line = BUF_INIT(4096);
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	enum err e = keyring_derive_line(s->keys, ROLE_CLIENT, "default", &line, NULL);
+	assert(e == ERR_NONE && fd >= 0);
+	ssize_t n = write(fd, line.p, line.n);
+	assert(n == (ssize_t)line.n);
+	(void)e, (void)n;
+	close(fd);
+	buf_fini(&line);
 }

@@ -18,6 +18,8 @@ void sdk_server_add(struct sdk_server *s, const char *name);
 /* A store: master, holder and run/agent.fd with a pool in files (store_fake.h). Its fields are the server
  * thread's; what a test sets before its first call is seen. */
 struct fake *sdk_server_store(struct sdk_server *s);
+/* Writes a file with the key of a client of tenant "default", and no more. */
+void sdk_server_client_key(const struct sdk_server *s, const char *path);
 /* ECHO requests parked now. */
 uint32_t sdk_server_parked(struct sdk_server *s);
 /* Ends the servers and their thread; the folder stays. */
