@@ -756,6 +756,49 @@ Test(stc_faults, cancel_anywhere)
 	NO_LEAKS();
 }
 
+/* The same for every other kind of call: it ends at once, and then nothing touches its buffers. */
+static void cancel_one(enum stc_kind kind, uint32_t steps)
+{
+	struct world w;
+	struct stc_call *c = NULL;
+	size_t n = 40000;
+	uint8_t *a = calloc(1, n);
+	struct stc_buf buf = { a, n };
+	bool done;
+	w_open(&w, &(struct w_opts){ .seed = 500 + steps });
+	cr_assert_eq(w_put(&w, "a", BYTES(a, n), false, 1000), ERR_NONE);
+	cr_assert_eq(stc_call_new(kind, 1, &c), ERR_NONE);
+	c->items[0].key = BYTES_STR("a");
+	c->items[0].if_version = kind == STC_RELEASE ? w_find(&w.f, "a")->version : 0;
+	c->items[0].bufs = &buf;
+	c->items[0].n_bufs = 1;
+	if (kind == STC_SNAPSHOT)
+		cr_assert_eq(stc_snap_new(&c->snap), ERR_NONE);
+	w_start(&w, c, 10000, &done);
+	for (uint32_t i = 0; i < steps && !done; i++)
+		cr_assert(sim_step(w.sim));
+	if (!done)
+		sim_run_in(w.client, (void (*)(void *))stc_cancel, c);
+	uint64_t t0 = sim_now_ns(w.sim);
+	cr_assert(w_wait(&w, &done, 1000));
+	cr_expect_lt(sim_now_ns(w.sim) - t0, 100000000ull, "kind %d: at once", (int)kind);
+	enum err e = c->items[0].err;
+	/* those that the fake keeps nothing of are refused */
+	cr_expect(e == ERR_NONE || e == ERR_CANCELLED || e == ERR_UNKNOWN_METHOD, "kind %d: %s",
+		  (int)kind, err_name(e));
+	stc_call_free(c);
+	free(a);
+	w_close(&w);
+}
+
+Test(stc_faults, cancel_of_every_kind)
+{
+	for (int kind = STC_GET; kind <= STC_TASK_CANCEL; kind++)
+		for (uint32_t steps = 0; steps < (kind == STC_GET ? 90 : 30); steps += 3)
+			cancel_one((enum stc_kind)kind, steps);
+	NO_LEAKS();
+}
+
 /* Closing, and dying, with everything under way. */
 static void end_with_calls(bool kill)
 {
