@@ -228,6 +228,7 @@ int pml_buffer_register(struct pml *p, void *base, size_t bytes,
 		pthread_rwlock_unlock(&p->buf_lock);
 	}
 	if (e == ERR_NONE) {
+		assert(out);
 		*out = b;
 		return PML_ERR_NONE;
 	}

@@ -82,7 +82,7 @@ static enum err box_of(const struct pml_nd_region *v, size_t i, struct box *b, s
 			   "its size is not set, or reserved not 0; PML_ND_REGION_INIT");
 	if (r.n_dims > PML_DIMS_MAX)
 		return bad(why, i, "n_dims is at most 32");
-	b->runs = b->n = 0;
+	*b = (struct box){ 0 };
 	if (is_empty(&r))
 		return ERR_NONE;
 	enum err e = check(&r, i, why);

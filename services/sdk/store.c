@@ -172,6 +172,7 @@ int sop_start(struct pml *p, const struct sop_wish *w, struct pml_cq *cq, void *
 		(void)pml_snapshot_close(w->opens);
 		return e;
 	}
+	assert(out && s);
 	if (op_new(p, OP_STORE, 0, &op) != ERR_NONE) {
 		sop_free(s);
 		return sdk_error(err, ERR_NO_MEMORY, 0, NULL, "start",

@@ -151,6 +151,7 @@ static int add_all(struct pml_snapshot *s, const struct pml_item *items, size_t 
 	int e = enter(s, &p, err);
 	if (e != PML_ERR_NONE)
 		return e;
+	assert(p);
 	uint32_t ms = deadline_ms ? deadline_ms : p->deadline_ms;
 	guard_leave(s->guard);
 	uint64_t until = clock_after_ms(clock_real.now_ns(&clock_real), ms);
