@@ -29,7 +29,7 @@
 
 #include "base/list.h"
 #include "base/log.h"
-#include "loop/loop.h"
+#include "loop/pool.h"
 #include "store/object.h"
 
 struct disk_fs;	 /* store/disk.h */
@@ -76,10 +76,10 @@ struct store_req {
 	void (*done)(struct store_req *r); /* may free r or use it again */
 	/* private */
 	struct store_be *be;
+	struct job job;
 	struct list node;
 	uint64_t deadline_ns;
 	int kind;
-	void *priv;
 };
 
 struct store_put_item {
@@ -184,7 +184,8 @@ struct store_eviction {
 	struct store_evict_item {
 		struct store_id id;
 		uint64_t size;
-		bool keep; /* out */
+		bool keep; /* set by the user */
+		bool gone; /* told by `evicted`: its bytes are durably deleted */
 	} * items;
 	uint32_t n;
 	/* private */
@@ -230,6 +231,9 @@ struct store_opts {
 	void (*opened)(void *ctx, enum err e, const struct why *w);
 	/* See store_eviction; NULL: evict without asking. */
 	void (*evict)(void *ctx, struct store_eviction *ev);
+	/* What became of it, after store_be_evict_done(go); NULL is fine. What is neither kept nor gone is still listed, and
+	 * will be named again. ev is borrowed for the call. */
+	void (*evicted)(void *ctx, const struct store_eviction *ev);
 };
 
 /* ---- what it tells ---- */
