@@ -594,10 +594,26 @@ static uint64_t need_of(uint64_t end, uint64_t length, uint64_t footer)
 	return end + length + logrec_round(footer) + TRAILER_BYTES;
 }
 
+static bool is_lost(struct log_be *lg, const struct log_seg *s)
+{
+	pthread_mutex_lock(&lg->lock);
+	bool lost = s->lost;
+	pthread_mutex_unlock(&lg->lock);
+	return lost;
+}
+
 enum err log_room(struct log_be *lg, uint64_t length, uint64_t entry_bytes,
 		  enum log_purpose why)
 {
 	struct log_seg *s = lg->active;
+	if (s && is_lost(lg, s)) { /* nothing more into a file whose name is gone */
+		(void)log_commit(lg);
+		pthread_mutex_lock(&lg->lock);
+		if (lg->active)
+			make_bad(lg, s, ERR_NOT_FOUND);
+		pthread_mutex_unlock(&lg->lock);
+		s = NULL;
+	}
 	if (s && need_of(s->end, length, s->footer_bytes + entry_bytes) <= s->room)
 		return ERR_NONE;
 	(void)log_seal(
