@@ -69,7 +69,7 @@ struct disk_cut {
 	struct inode *all;
 	struct names seen, durable;
 	struct change *first, **last;
-	uint64_t ops, cut_at, fail_at, fail_n, space, fail_reads, rng;
+	uint64_t ops, cut_at, fail_at, fail_n, space, skip_reads, fail_reads, rng;
 	enum err fail_err;
 	bool fail_kept;
 	uint32_t slow_ms;
@@ -597,8 +597,10 @@ static void do_write(struct disk_cut *c, struct disk_req *q)
 static void do_read(struct disk_cut *c, struct disk_req *q)
 {
 	const struct inode *i = file_of(q->file)->at;
-	if (!powered(c) || c->fail_reads > 0) {
-		c->fail_reads -= powered(c);
+	bool strikes = c->fail_reads > 0 && c->skip_reads == 0;
+	c->fail_reads -= strikes;
+	c->skip_reads -= c->skip_reads > 0;
+	if (!powered(c) || strikes) {
 		q->err = ERR_IO;
 		return;
 	}
@@ -749,8 +751,9 @@ void disk_cut_fail(struct disk_cut *c, uint64_t n, uint64_t count, enum err e, b
 	c->fail_kept = kept;
 }
 
-void disk_cut_fail_reads(struct disk_cut *c, uint64_t count)
+void disk_cut_fail_reads(struct disk_cut *c, uint64_t skip, uint64_t count)
 {
+	c->skip_reads = skip;
 	c->fail_reads = count;
 }
 

@@ -25,7 +25,6 @@ enum disk_cut_op {
 	CUT_UNLINK,
 	CUT_MKDIR,
 	CUT_SYNC_DIR,
-	CUT_READ, /* not numbered; for disk_cut_fail_reads */
 };
 
 /* owned, disk_cut_free(). Any seed. */
@@ -41,8 +40,8 @@ void disk_cut_at(struct disk_cut *c, uint64_t n);
 /* Operations n to n + count - 1 fail with e. A write leaves its first half behind. A failed sync forgets what
  * it was to write: readers go on seeing it until disk_fs_ops.forget; with kept it may still become durable. */
 void disk_cut_fail(struct disk_cut *c, uint64_t n, uint64_t count, enum err e, bool kept);
-/* The next count reads fail with ERR_IO. */
-void disk_cut_fail_reads(struct disk_cut *c, uint64_t count);
+/* After skip reads the next count fail with ERR_IO. */
+void disk_cut_fail_reads(struct disk_cut *c, uint64_t skip, uint64_t count);
 /* Bytes of the file system; what is taken counts in blocks of 4 KiB. UINT64_MAX at first; a terabyte is reported. */
 void disk_cut_space(struct disk_cut *c, uint64_t bytes);
 /* Real milliseconds that each write takes. */

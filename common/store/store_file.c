@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One file an object: AA/BB/OWNER-HASH-VERSION in two levels of 256 folders by hash. A file is a head
+ * One file an object: AA/BB/OWNER-HASH-VERSION in two levels of 64 folders by hash. A file is a head
  * of 4 KiB (logrec.h: key, version, size, sum, CRC), the value, its block sums. It is written under
  * a temporary name, synced by the policy, renamed, and its folder synced: a name without ".tmp" has all its bytes.
  *
@@ -12,44 +12,15 @@
  *
  * Lock: index and counters. Files are opened for each get; the writer alone makes and removes them.
  */
-#include "store/store_blk.h"
+#include "store/store_file.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/sum.h"
-#include "store/logrec.h"
-#include "store/store_ix.h"
 
-#define NAME_MAX_BYTES 160
-#define FILE_SALT      0x656c6966ull /* heads of files: one constant, R1 does not matter here */
-#define QUARANTINE     "quarantine"
-#define EVICT_ITEMS    500u /* of one eviction */
-
-struct file_be {
-	struct store_blk blk;
-	struct disk_fs *fs;
-	struct log *log;
-	struct disk_file *lock_file;
-	enum store_fsync fsync;
-	enum store_order order;
-	uint64_t limit, limit_objects;
-	uint32_t high_pct, low_pct;
-	uint64_t owner_hash;
-	uint64_t *vector; /* scratch of the writer */
-	uint64_t cap_vector;
-	bool root_doubt, doubt[256]; /* folders below may not be durable: the writer's */
-
-	pthread_mutex_t lock;
-	struct ix ix;
-	struct list order_list; /* ix_entry.in_where: first out first */
-	uint64_t used;
-	uint64_t n_made; /* generation of entries, in their `where` */
-	struct store_stat n;
-	bool draining;
-};
+#define EVICT_ITEMS 500u /* of one eviction */
 
 static struct file_be *file_of(struct store_blk *b)
 {
@@ -64,13 +35,13 @@ static uint64_t name_hash(const struct store_id *id, uint64_t salt)
 	return sum64(both, sizeof(both));
 }
 
-static void name_of(const struct file_be *f, const struct store_id *id, const char *end,
-		    char out[NAME_MAX_BYTES])
+void file_name(const struct file_be *f, const struct store_id *id, const char *end,
+	       char out[NAME_MAX_BYTES])
 {
 	uint64_t h = name_hash(id, 1), h2 = name_hash(id, 2);
 	snprintf(out, NAME_MAX_BYTES,
 		 "%02x/%02x/%016" PRIx64 "-%016" PRIx64 "%016" PRIx64 "-%016" PRIx64 "%s",
-		 (unsigned)(h >> 56), (unsigned)(h >> 48 & 255), f->owner_hash, h, h2,
+		 (unsigned)(h >> 58), (unsigned)(h >> 52 & 63), f->owner_hash, h, h2,
 		 id->version, end);
 }
 
@@ -79,11 +50,6 @@ static void folder_of(const char *name, char out[6])
 {
 	memcpy(out, name, 5);
 	out[5] = 0;
-}
-
-static struct logrec_place head_place(const struct file_be *f)
-{
-	return (struct logrec_place){ f->owner_hash ? f->owner_hash : 1, 0 };
 }
 
 /* ---- writing ---- */
@@ -183,7 +149,7 @@ static enum err write_file(struct file_be *f, struct blk_lane *lane, const char 
 	const struct logrec_head h = {
 		.type = LOGREC_PUT, .id = it->id, .size = it->n, .sum = it->sum
 	};
-	logrec_head_put(&h, FILE_SALT, head_place(f), block);
+	logrec_head_put(&h, FILE_SALT, file_head_place(f), block);
 	e = disk_write(lane->io, file, block, LOGREC_BLOCK, 0);
 	if (e == ERR_NONE)
 		e = write_body(f, lane, file, it);
@@ -277,7 +243,7 @@ static enum err name_free(struct file_be *f, struct blk_lane *lane, const char *
 		return e == ERR_NOT_FOUND ? ERR_NONE : e;
 	e = disk_read(lane->io, file, lane->bounce, LOGREC_BLOCK, 0);
 	if (e == ERR_NONE &&
-	    logrec_head_get(lane->bounce, FILE_SALT, head_place(f), &h) == ERR_NONE &&
+	    logrec_head_get(lane->bounce, FILE_SALT, file_head_place(f), &h) == ERR_NONE &&
 	    !store_id_equal(&h.id, id))
 		e = ERR_CONFLICT; /* F1 */
 	if (e == ERR_CORRUPT)
@@ -333,8 +299,8 @@ static void put_one(struct file_be *f, struct blk_lane *lane, struct store_put_i
 	it->err = ERR_BUSY;
 	if (!has_room(f, it))
 		return;
-	name_of(f, &it->id, "", name);
-	name_of(f, &it->id, ".tmp", temp);
+	file_name(f, &it->id, "", name);
+	file_name(f, &it->id, ".tmp", temp);
 	e = name_free(f, lane, name, &it->id);
 	if (e == ERR_NONE)
 		e = write_file(f, lane, temp, it, &real);
@@ -355,7 +321,7 @@ static void put_one(struct file_be *f, struct blk_lane *lane, struct store_put_i
 
 /* Folders of a batch, each synced once. */
 struct folders {
-	uint64_t seen[1024]; /* a bit each: 65,536 of them */
+	uint64_t seen[1024]; /* a bit each */
 };
 
 static bool folder_first(struct folders *fs, const char *folder)
@@ -375,7 +341,7 @@ static enum err sync_folder(struct file_be *f, const struct store_id *id, struct
 	char name[NAME_MAX_BYTES], folder[6];
 	if (!syncs(f))
 		return ERR_NONE;
-	name_of(f, id, "", name);
+	file_name(f, id, "", name);
 	folder_of(name, folder);
 	if (folder_first(done, folder)) {
 		enum err e = f->fs->ops->sync_dir(f->fs, folder);
@@ -405,7 +371,7 @@ static void show(struct file_be *f, struct store_put_item *it, enum err e)
 	it->existed = there && !mine;
 	if (mine && e) { /* its outcome is unknown; try that it is not there (F4) */
 		char name[NAME_MAX_BYTES];
-		name_of(f, &it->id, "", name);
+		file_name(f, &it->id, "", name);
 		(void)f->fs->ops->unlink(f->fs, name);
 	}
 }
@@ -457,7 +423,7 @@ static void file_put(struct store_blk *b, struct blk_lane *lane, struct store_pu
 static void set_aside(struct file_be *f, const struct store_id *id, uint64_t size)
 {
 	char name[NAME_MAX_BYTES], to[NAME_MAX_BYTES];
-	name_of(f, id, "", name);
+	file_name(f, id, "", name);
 	snprintf(to, sizeof(to), QUARANTINE "/%.140s", name + 6);
 	enum err e = f->fs->ops->rename(f->fs, name, to);
 	if (e == ERR_NOT_FOUND && f->fs->ops->mkdir(f->fs, QUARANTINE) == ERR_NONE)
@@ -529,7 +495,7 @@ static void get_one(struct file_be *f, struct blk_lane *lane, struct store_get_i
 	it->err = find_one(f, &it->id, &at);
 	if (it->err)
 		return;
-	name_of(f, &it->id, "", name);
+	file_name(f, &it->id, "", name);
 	v = (struct blk_value){
 		.off = LOGREC_BLOCK, .size = at.size, .sum = at.sum, .vector = at.vector
 	};
@@ -562,7 +528,7 @@ static void file_get(struct store_blk *b, struct blk_lane *lane, struct store_ge
 static enum err remove_name(struct file_be *f, const struct store_id *id)
 {
 	char name[NAME_MAX_BYTES];
-	name_of(f, id, "", name);
+	file_name(f, id, "", name);
 	enum err e = f->fs->ops->unlink(f->fs, name);
 	return e == ERR_NOT_FOUND ? ERR_NONE : e;
 }
@@ -763,169 +729,7 @@ static enum blk_want file_wants(struct store_blk *b)
 	return press ? BLK_PRESSURE : BLK_NOTHING;
 }
 
-/* ---- start ---- */
-
-struct walk {
-	struct file_be *f;
-	char (*names)[NAME_MAX_BYTES];
-	size_t n, cap;
-	enum err err;
-};
-
-static void note_name(void *arg, const char *name, bool is_dir)
-{
-	struct walk *w = arg;
-	if (w->err || strlen(name) >= NAME_MAX_BYTES - 8)
-		return;
-	if (w->n == w->cap) {
-		size_t cap = MAX_OF(2 * w->cap, (size_t)64);
-		char(*more)[NAME_MAX_BYTES] = realloc(w->names, cap * sizeof(*more));
-		if (!more) {
-			w->err = ERR_NO_MEMORY;
-			return;
-		}
-		w->names = more;
-		w->cap = cap;
-	}
-	snprintf(w->names[w->n], NAME_MAX_BYTES - 1, "%c%s", is_dir ? 'd' : 'f', name);
-	w->n++;
-}
-
-static bool hex_pair(const char *s)
-{
-	return strlen(s) == 2 && strspn(s, "0123456789abcdef") == 2;
-}
-
-/* A file in its place, under the name that its head gives it. */
-static enum err take_file(struct file_be *f, struct blk_lane *lane, const char *name)
-{
-	char right[NAME_MAX_BYTES];
-	struct disk_file *file;
-	struct disk_stat st;
-	struct logrec_head h = { 0 };
-	enum err e = f->fs->ops->open(f->fs, name, 0, &file);
-	if (e)
-		return e == ERR_NOT_FOUND || e == ERR_FORBIDDEN ? ERR_CORRUPT : e;
-	e = f->fs->ops->stat(file, &st);
-	if (e == ERR_NONE)
-		e = disk_read(lane->io, file, lane->bounce, LOGREC_BLOCK, 0);
-	if (e == ERR_NONE)
-		e = logrec_head_get(lane->bounce, FILE_SALT, head_place(f), &h);
-	if (e == ERR_NONE && (h.type != LOGREC_PUT || st.size != h.length))
-		e = ERR_CORRUPT;
-	if (e == ERR_NONE) {
-		name_of(f, &h.id, "", right);
-		e = strcmp(right, name) == 0 ? ERR_NONE : ERR_CORRUPT;
-	}
-	size_t n = e ? 0 : sum_n_blocks(h.size);
-	uint64_t *v = NULL;
-	struct ix_entry *x = NULL;
-	if (e == ERR_NONE && n > 0) {
-		uint64_t from = obj_vector_at(h.size) & ~(uint64_t)(DISK_ALIGN - 1);
-		size_t bytes = (size_t)(logrec_body(h.size) - from);
-		v = aligned_alloc(DISK_ALIGN, bytes);
-		e = v ? disk_read(lane->io, file, v, (uint32_t)bytes, LOGREC_BLOCK + from)
-		      : ERR_NO_MEMORY;
-		if (e == ERR_NONE) {
-			memmove(v, (uint8_t *)v + (obj_vector_at(h.size) - from), n * 8);
-			e = sum_of_blocks(v, n) == h.sum ? ERR_NONE : ERR_CORRUPT;
-		}
-	}
-	disk_close(file);
-	if (e == ERR_NONE) {
-		x = ix_entry_new(&h.id, h.size, h.sum, v);
-		e = x ? ERR_NONE : ERR_NO_MEMORY;
-	}
-	free(v);
-	if (e)
-		return e;
-	x->off = st.real;
-	e = ix_add(&f->ix, x);
-	if (e) {
-		ix_entry_free(x);
-		return e;
-	}
-	list_push_back(&f->order_list, &x->in_where);
-	f->used += st.real;
-	return ERR_NONE;
-}
-
-static bool our_temp(const struct file_be *f, const char *name)
-{
-	char mine[20];
-	size_t n = strlen(name);
-	snprintf(mine, sizeof(mine), "%016" PRIx64 "-", f->owner_hash);
-	return n > 21 && strncmp(name, mine, 17) == 0 && strcmp(name + n - 4, ".tmp") == 0;
-}
-
-static enum err take_folder(struct file_be *f, struct blk_lane *lane, const char *folder)
-{
-	struct walk w = { .f = f };
-	char name[NAME_MAX_BYTES];
-	enum err e = f->fs->ops->list(f->fs, folder, note_name, &w);
-	e = e ? e : w.err;
-	for (size_t i = 0; e == ERR_NONE && i < w.n; i++) {
-		snprintf(name, sizeof(name), "%s/%.150s", folder, w.names[i] + 1);
-		if (w.names[i][0] == 'f' &&
-		    our_temp(f, w.names[i] + 1)) { /* of a crash: never acknowledged */
-			(void)f->fs->ops->unlink(f->fs, name);
-			continue;
-		}
-		e = w.names[i][0] == 'f' ? take_file(f, lane, name) : ERR_CORRUPT;
-		if (e == ERR_CORRUPT || e == ERR_IO) { /* F3 */
-			f->n.unknown++;
-			f->n.io_errors += e == ERR_IO;
-			e = ERR_NONE;
-		}
-	}
-	free(w.names);
-	return e;
-}
-
-static enum err take_level(struct file_be *f, struct blk_lane *lane, const char *first)
-{
-	struct walk w = { .f = f };
-	char folder[8];
-	enum err e = f->fs->ops->list(f->fs, first, note_name, &w);
-	e = e ? e : w.err;
-	for (size_t i = 0; e == ERR_NONE && i < w.n; i++) {
-		if (w.names[i][0] != 'd' || !hex_pair(w.names[i] + 1)) {
-			f->n.unknown++;
-			continue;
-		}
-		snprintf(folder, sizeof(folder), "%.2s/%.2s", first, w.names[i] + 1);
-		e = take_folder(f, lane, folder);
-	}
-	free(w.names);
-	return e;
-}
-
-static enum err take_all(struct file_be *f, struct blk_lane *lane, struct why *why)
-{
-	static const char *const known[] = { BLK_MARKER_NAME, BLK_LOCK_NAME,
-					     BLK_MARKER_NAME ".tmp", QUARANTINE };
-	struct walk w = { .f = f };
-	enum err e = f->fs->ops->sync_all(f->fs); /* what is seen now stays */
-	if (e == ERR_NONE)
-		e = f->fs->ops->list(f->fs, "", note_name, &w);
-	e = e ? e : w.err;
-	for (size_t i = 0; e == ERR_NONE && i < w.n; i++) {
-		bool skip = false;
-		for (size_t k = 0; k < ARRAY_LEN(known); k++)
-			skip = skip || strcmp(w.names[i] + 1, known[k]) == 0;
-		if (skip)
-			continue;
-		if (w.names[i][0] == 'd' && hex_pair(w.names[i] + 1))
-			e = take_level(f, lane, w.names[i] + 1);
-		else
-			f->n.unknown++;
-	}
-	free(w.names);
-	if (e)
-		why_note(why, e, "disk tier: cannot read the folder %s: %s", f->fs->where,
-			 err_text(e));
-	return e;
-}
+/* ---- life ---- */
 
 static void file_free(struct file_be *f)
 {
@@ -966,7 +770,7 @@ static enum err file_open(const struct blk_opts *o, struct blk_lane *lane,
 		memcpy(f->blk.owner, m.owner, sizeof(f->blk.owner));
 		f->owner_hash = sum64(m.owner, strlen(m.owner));
 		f->limit = blk_limit(o->fs, &m, o->o->limit_bytes);
-		e = take_all(f, lane, w);
+		e = file_start(f, lane, w);
 	}
 	if (e) {
 		file_free(f);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The log backend's inside (docs/decisions/0038): segments, the batch being written, what is pending.
- * Files: store_log.c (open, close, stat, get), store_log_write.c (put, delete, commit, seal),
- * store_log_recover.c (start), store_log_reclaim.c (pick, reclaim). Bytes: logrec.h.
+ * Files: store_log.c (open, close, stat, get), store_log_write.c (put, delete, commit), store_log_seg.c
+ * (segments' files), store_log_recover.c (start), store_log_reclaim.c (pick, reclaim). Bytes: logrec.h.
  *
  * G1: nothing is acknowledged before its record is synced (policy) and its segment's name is.
  * G2: a record is dead from a delete record that names its place; a delete record lives as long as the
@@ -150,6 +150,14 @@ void log_quarantine(struct log_be *lg, const struct store_id *id, struct logrec_
 void log_put(struct store_blk *b, struct blk_lane *lane, struct store_put *r);
 void log_del(struct store_blk *b, struct blk_lane *lane, struct store_del *r);
 void log_out_init(struct log_out *o, struct blk_lane *lane);
+/* All of it is with the kernel and back. */
+enum err log_out_wait(struct log_out *o);
+/* Under the lock. */
+void log_make_bad(struct log_be *lg, struct log_seg *s, enum err e);
+
+/* store_log_seg.c */
+/* Bytes of a segment whose records end at `end`, with one more and a footer of so many. */
+uint64_t log_seg_need(uint64_t end, uint64_t length, uint64_t footer);
 /* Space for a record in the active segment, which may become another one (what was pending is committed
  * then). ERR_BUSY: no room within the limit; ERR_NO_SPACE: nor in the file system; others: the medium. */
 enum err log_room(struct log_be *lg, uint64_t length, uint64_t entry_bytes,

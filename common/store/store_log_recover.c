@@ -391,7 +391,7 @@ static bool salt_from_elsewhere(const uint8_t *first_head, bool have_trailer,
 	return true;
 }
 
-enum look { LOOK_OURS, LOOK_EMPTY, LOOK_FOREIGN };
+enum look { LOOK_OURS, LOOK_EMPTY, LOOK_FOREIGN, LOOK_UNREADABLE };
 
 /* Whose is it, and what is its salt? */
 static enum look look_at(struct start *st, struct log_seg *s, uint64_t size, bool have_trailer,
@@ -405,7 +405,8 @@ static enum look look_at(struct start *st, struct log_seg *s, uint64_t size, boo
 	memset(two, 0, 2 * LOGREC_BLOCK);
 	if (disk_read(st->lane->io, s->file, two, n, 0)) {
 		st->lg->n.io_errors++;
-		return LOOK_FOREIGN;
+		s->salt = have_trailer ? t->salt : 0;
+		return have_trailer && t->serial == s->serial ? LOOK_OURS : LOOK_UNREADABLE;
 	}
 	if (logrec_seg_get(two, &h) == ERR_NONE) {
 		s->salt = h.salt;
@@ -477,6 +478,9 @@ static enum err open_seg(struct start *st, uint64_t serial)
 	case LOOK_EMPTY:
 		log_seg_free(s);
 		return lg->fs->ops->unlink(lg->fs, name);
+	case LOOK_UNREADABLE: /* deletes may stand in it: without them others would come back */
+		log_seg_free(s);
+		return ERR_IO;
 	case LOOK_OURS:
 		break;
 	}
@@ -543,7 +547,9 @@ enum err log_recover(struct log_be *lg, struct blk_lane *lane, struct why *w)
 		e = open_seg(&st, st.serials[i]);
 		if (e)
 			why_note(w, e,
-				 "disk tier: cannot read segment %016" PRIx64 " in %s: %s",
+				 "disk tier: cannot read seg-%016" PRIx64
+				 ".log in %s: %s; try again, or move that file away to go on "
+				 "without its objects",
 				 st.serials[i], lg->fs->where, err_text(e));
 	}
 	if (e == ERR_NONE)
