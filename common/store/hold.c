@@ -338,6 +338,14 @@ enum err hold_pull_admit(struct hold *h, const struct msg_ticket *t, struct why 
 				     : e;
 }
 
+enum err hold_pull_bar(struct hold *h, const struct hold_under *u, uint64_t number)
+{
+	enum err e = hold_check(h, u);
+	if (e == ERR_NONE)
+		h->copies[u->shard] = MAX_OF(h->copies[u->shard], number);
+	return e;
+}
+
 enum err hold_pull(struct hold *h, const struct msg_ticket *t, struct pool_lane *lane,
 		   struct extent ext[OBJ_EXTENTS_MAX], struct why *why)
 {

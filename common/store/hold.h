@@ -123,6 +123,9 @@ enum err hold_write(struct hold *h, const struct msg_ticket *t, struct pool_lane
  */
 enum err hold_pull_admit(struct hold *h, const struct msg_ticket *t, struct why *why)
 	MUST_CHECK;
+/* FENCE of a copy: its number and those below begin nothing any more, though the ring may forget its version.
+ * ERR_STALE_TERM, ERR_STALE_EPOCH. */
+enum err hold_pull_bar(struct hold *h, const struct hold_under *u, uint64_t number) MUST_CHECK;
 /*
  * One that was admitted begins to write: the hazard record names its version until lane_end. Its writer
  * looks at no ring: whoever calls hold_fence or hold_adopt stops it. hold_commit takes the ticket when

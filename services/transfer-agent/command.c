@@ -226,10 +226,12 @@ static enum err fence_one(struct xfa *x, const struct hold_under *u,
 {
 	enum hold_fence state = 0;
 	struct hold_slot s = { 0 };
-	xfa_pull_fence(x, u->shard,
-		       it->version); /* P1: one that waits has no record any more */
-	enum err e = hold_fence(x->hold, u, it->version, (const struct extent *)it->extents.p,
-				it->extents.n, &state, &s);
+	/* P1: one that waits has no record any more */
+	xfa_pull_fence(x, u->shard, it->version);
+	enum err e = hold_pull_bar(x->hold, u, it->attempt);
+	if (e == ERR_NONE)
+		e = hold_fence(x->hold, u, it->version, (const struct extent *)it->extents.p,
+			       it->extents.n, &state, &s);
 	if (e)
 		return e;
 	*out = (struct msg_fence_res){ .state = (uint8_t)state };

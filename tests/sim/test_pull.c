@@ -80,12 +80,14 @@ static void adopt(struct world *w, int i, uint64_t adoption)
 	buf_fini(&reply);
 }
 
-static uint8_t fence(struct world *w, int i, uint64_t version, struct msg_extent x,
-		     struct msg_fence_res *res)
+static uint8_t fence_number(struct world *w, int i, uint64_t version, uint64_t number,
+			    struct msg_extent x, struct msg_fence_res *res)
 {
 	struct arena a = ARENA_INIT(64 << 10);
 	struct buf body = BUF_INIT(1024), reply = BUF_INIT(1 << 16);
-	struct msg_fence_item it = { .version = version, .extents = { &x, 1 } };
+	struct msg_fence_item it = { .version = version,
+				     .extents = { &x, 1 },
+				     .attempt = number };
 	struct msg_fence_rep m;
 	struct why why = { 0 };
 	enc_fence_req(&body,
@@ -98,6 +100,12 @@ static uint8_t fence(struct world *w, int i, uint64_t version, struct msg_extent
 	arena_fini(&a);
 	buf_fini(&reply);
 	return res->state;
+}
+
+static uint8_t fence(struct world *w, int i, uint64_t version, struct msg_extent x,
+		     struct msg_fence_res *res)
+{
+	return fence_number(w, i, version, 0, x, res);
 }
 
 /* RETIRE or FREE of one slot. */
@@ -578,6 +586,16 @@ Test(pull, fence)
 	/* a FENCE that comes before its COPY */
 	cr_expect_eq(fence(w, D, o[3].version, room(o[3].offset[D], BIG), &res), HOLD_FENCED);
 	cr_expect_eq(copy_from(w, &o[3], S0), ERR_STALE_ATTEMPT, "%s", w->text);
+	/* much later: the ring has forgotten it, its number is barred */
+	uint64_t number = version_make(1, w->next + 1);
+	cr_expect_eq(fence_number(w, D, o[3].version, number, room(o[3].offset[D], BIG), &res),
+		     HOLD_FENCED);
+	for (unsigned i = 0; i <= POOL_RING; i++)
+		cr_assert_eq(fence(w, D, 100000 + i, room(15 * MiB, 64), &res), HOLD_FENCED);
+	cr_expect_eq(copy_from(w, &o[3], S0), ERR_STALE_ATTEMPT, "%s", w->text);
+	cr_expect_eq(copy_from(w, &o[3], S0), ERR_NONE, "%s", w->text);
+	settle(w);
+	is_there(w, &o[3]);
 	close_world(w);
 	NO_LEAKS();
 }

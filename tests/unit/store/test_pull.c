@@ -156,6 +156,16 @@ Test(hold_pull, fence)
 	OK(fence(&c, 6, &state));
 	cr_expect_eq(state, HOLD_FENCED, "before its COPY came");
 	cr_expect_eq(admit(&c, 6, 3), ERR_STALE_ATTEMPT);
+	/* and when the ring has forgotten it */
+	struct hold_under u = store_fix_under(&c.x), old = u;
+	OK(hold_pull_bar(c.x.h, &u, 3));
+	for (uint64_t v = 100; v < 110; v++)
+		OK(fence(&c, v, &state));
+	cr_expect_eq(admit(&c, 6, 3), ERR_STALE_ATTEMPT);
+	OK(admit(&c, 6, 4));
+	old.pool_epoch--;
+	cr_expect_eq(hold_pull_bar(c.x.h, &old, 50), ERR_STALE_EPOCH);
+	OK(admit(&c, 7, 5));
 	down(&c);
 }
 
