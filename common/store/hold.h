@@ -191,6 +191,9 @@ struct hold_verify { /* by value: the slot may change meanwhile */
 	struct extent extents[OBJ_EXTENTS_MAX];
 	size_t n_extents;
 };
+/* Somebody found bytes of that slot wrong: they are verified anew, by readers too until that is done. False: it
+ * holds something else by now, or is not COMMITTED. */
+bool hold_doubt(struct hold *h, uint32_t slot, uint64_t generation);
 /* Still to be verified? */
 bool hold_unverified(const struct hold *h, uint32_t slot);
 uint32_t hold_n_unverified(const struct hold *h);

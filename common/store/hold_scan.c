@@ -51,6 +51,18 @@ bool hold_unverified(const struct hold *h, uint32_t slot)
 	return bits_has(&h->p->unverified, slot);
 }
 
+bool hold_doubt(struct hold *h, uint32_t slot, uint64_t generation)
+{
+	struct mempool *p = h->p;
+	if (slot >= p->super.n_slots || !bits_has(&p->used, slot) ||
+	    directory_generation(p, slot) != generation ||
+	    slot_state(p->slots[slot].state) != SLOT_COMMITTED)
+		return false;
+	bits_add(&p->unverified, slot);
+	directory_doubt(p, slot);
+	return true;
+}
+
 uint32_t hold_n_unverified(const struct hold *h)
 {
 	return (uint32_t)h->p->unverified.count;

@@ -234,6 +234,8 @@ struct xfa_verify {
 };
 
 void xfa_verify_start(struct xfa *x);
+/* Something is in doubt anew. */
+void xfa_verify_again(struct xfa *x);
 void xfa_verify_stop(struct xfa *x);
 void xfa_verify_fini(struct xfa *x);
 

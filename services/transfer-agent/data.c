@@ -189,6 +189,22 @@ enum err xfa_data_free_slot(struct xfa_data *d, struct hold *h, const struct hol
 	return e;
 }
 
+bool xfa_data_doubts(struct xfa_data *d, struct hold *h)
+{
+	struct xfa_data_doubt now[XFA_DATA_DOUBTS_MAX];
+	bool any = false;
+	if (!d)
+		return false;
+	pthread_mutex_lock(&d->pins.lock);
+	uint32_t n = d->pins.n_doubts;
+	memcpy(now, d->pins.doubts, n * sizeof(now[0]));
+	d->pins.n_doubts = 0;
+	pthread_mutex_unlock(&d->pins.lock);
+	for (uint32_t i = 0; i < n; i++)
+		any |= hold_doubt(h, now[i].slot, now[i].generation);
+	return any;
+}
+
 void xfa_data_fenced(struct xfa_data *d)
 {
 	for (uint32_t i = 0; d && i < d->n_threads; i++) {

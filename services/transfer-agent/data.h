@@ -34,7 +34,7 @@ struct xfa;
 struct xfa_data;
 struct sp_listener;
 
-enum { XFA_DATA_LISTEN_MAX = 2 };
+enum { XFA_DATA_LISTEN_MAX = 2, XFA_DATA_DOUBTS_MAX = 16 };
 
 /* Counted by threads, read by the loop's scrape. */
 struct xfa_data_counts {
@@ -87,6 +87,7 @@ struct xfa_data_conn {
 	struct why why;
 	struct lane_obj obj;
 	struct pool_lane *lane;
+	uint64_t generation; /* of the slot that it sends from */
 	uint32_t shard;
 	uint64_t pool_epoch, version;
 };
@@ -106,6 +107,12 @@ struct xfa_data {
 		pthread_mutex_t lock;
 		uint64_t *slots; /* by number: slot + 1, 0: none */
 		uint32_t n;
+		/* slots whose bytes a GET found wrong; what finds no room is found again */
+		struct xfa_data_doubt {
+			uint32_t slot;
+			uint64_t generation;
+		} doubts[XFA_DATA_DOUBTS_MAX];
+		uint32_t n_doubts;
 	} pins;
 	struct xfa_data_counts counts;
 	bool closing, free;
@@ -124,6 +131,8 @@ size_t xfa_data_addrs(const struct xfa_data *d,
 /* hold_free, unless a lane sends from the slot: ERR_BUSY. d may be NULL. */
 enum err xfa_data_free_slot(struct xfa_data *d, struct hold *h, const struct hold_under *u,
 			    uint32_t slot, uint64_t generation) MUST_CHECK;
+/* Slots whose bytes a lane found wrong are to be verified: hold_doubt. True: some are. d may be NULL. */
+bool xfa_data_doubts(struct xfa_data *d, struct hold *h);
 /* A version or an epoch was fenced: streams look. d may be NULL. */
 void xfa_data_fenced(struct xfa_data *d);
 

@@ -40,6 +40,7 @@ static bool pin(struct xfa_data_conn *c, uint32_t slot, uint64_t generation, boo
 	pthread_mutex_lock(&d->pins.lock);
 	bool ok = mempool_generation(d->x->pool, slot, unverified) == generation;
 	if (ok) {
+		c->generation = generation;
 		d->pins.slots[c->idx] = slot + 1ull;
 		d->pins.n++;
 	}
@@ -138,7 +139,14 @@ static void on_end(void *ctx, bool put, bool all)
 static void on_corrupt(void *ctx)
 {
 	struct xfa_data_conn *c = ctx;
-	atomic_fetch_add(&c->t->d->counts.corrupt, 1);
+	struct xfa_data *d = c->t->d;
+	atomic_fetch_add(&d->counts.corrupt, 1);
+	pthread_mutex_lock(&d->pins.lock);
+	if (d->pins.n_doubts < XFA_DATA_DOUBTS_MAX) /* it is pinned */
+		d->pins.doubts[d->pins.n_doubts++] =
+			(struct xfa_data_doubt){ (uint32_t)(d->pins.slots[c->idx] - 1),
+						 c->generation };
+	pthread_mutex_unlock(&d->pins.lock);
 }
 
 /* ---- connections ---- */

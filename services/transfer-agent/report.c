@@ -287,6 +287,8 @@ static void on_sweep(struct timer *t)
 	uint64_t took = loop_now_ns(x->svc.loop) - began;
 	uint64_t bytes = hold_quarantine(x->hold);
 	look_at_quarantine(x, bytes);
+	if (xfa_data_doubts(x->data, x->hold))
+		xfa_verify_again(x);
 	if (r->n_bad)
 		forget_gone(x);
 	report(x);

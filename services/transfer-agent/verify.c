@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Payload of re-adopted objects, read and compared with its sum (spec/store.md, Pool): one job at a
+ * Payload of re-adopted objects, and of those that a lane found bad, read and compared with its sum (spec/store.md, Pool): one job at a
  * time, about XFA_VERIFY_BYTES each, and as long a pause after it as it took, so that it never has
  * more than half a worker. A bad one is RETIRED(CORRUPT) and reported; a slot that was freed
  * meanwhile is none of our business: hold_verified sees its generation.
@@ -167,6 +167,15 @@ void xfa_verify_start(struct xfa *x)
 	if (!x->verify.stopped && !x->verify.running && !x->verify.over &&
 	    hold_n_unverified(x->hold) > 0)
 		next(x);
+}
+
+void xfa_verify_again(struct xfa *x)
+{
+	struct xfa_verify *v = &x->verify;
+	v->over = false;
+	v->cursor = 0;
+	if (!timer_running(&v->pause))
+		xfa_verify_start(x);
 }
 
 void xfa_verify_stop(struct xfa *x)

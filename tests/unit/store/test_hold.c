@@ -526,6 +526,34 @@ Test(hold, doubt_of_a_slot_ends_with_its_generation, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* Found wrong by a reader while it is served: verified as after a restart. */
+Test(hold, a_slot_in_doubt_is_verified_anew, .timeout = 10)
+{
+	struct store_fix x;
+	struct hold_slot s;
+	struct hold_verify v;
+	uint64_t cursor = 0;
+	store_fix_init(&x, NULL);
+	OK(store_fix_commit(&x, 1, "k", 0, 64, &s));
+	cr_expect(!hold_doubt(x.h, s.slot, s.generation + 1));
+	cr_expect(!hold_doubt(x.h, s.slot + 1, 0), "EMPTY");
+	cr_expect(!hold_doubt(x.h, UINT32_MAX, 0));
+	cr_expect_eq(hold_n_unverified(x.h), 0);
+	cr_assert(hold_doubt(x.h, s.slot, s.generation));
+	cr_expect_eq(doubted(&x), 1, "readers look, too");
+	cr_assert(hold_verify_next(x.h, &cursor, &v));
+	OK(hold_verified(x.h, &v, s.sum));
+	cr_expect_eq(hold_n_unverified(x.h) + doubted(&x), 0, "it was right");
+	cr_assert(hold_doubt(x.h, s.slot, s.generation));
+	cursor = 0;
+	cr_assert(hold_verify_next(x.h, &cursor, &v));
+	cr_assert_eq(hold_verified(x.h, &v, s.sum + 1), ERR_CORRUPT);
+	cr_expect(!hold_doubt(x.h, s.slot, s.generation), "RETIRED");
+	cr_assert_eq(store_fix_commit(&x, 1, "k", 0, 64, &s), ERR_STALE_ATTEMPT);
+	store_fix_fini(&x);
+	NO_LEAKS();
+}
+
 Test(hold, re_adopted_payload_is_verified_and_bad_bytes_retired, .timeout = 10)
 {
 	struct store_fix x;
