@@ -71,30 +71,57 @@ static bool superseded(const struct world *w, const struct w_version *v)
 	return false;
 }
 
+static bool among(const struct seen *s, uint64_t version)
+{
+	for (uint32_t k = 0; k < s->n; k++)
+		if (s->committed[k] == version)
+			return true;
+	return false;
+}
+
+/* (a) of what may have been moved: somebody has it. */
+static void moved_check(struct world *w, const struct seen *s)
+{
+	for (unsigned i = 0; i < W_HOLDERS; i++)
+		if (!w->holders[i].up)
+			return;
+	for (uint32_t i = 0; i < w->n_versions; i++) {
+		const struct w_version *v = &w->versions[i];
+		bool there = !v->moved || !v->acked || v->began_end || superseded(w, v) ||
+			     v->floored;
+		for (unsigned h = 0; h < W_HOLDERS && !there; h++)
+			there = among(&s[h], v->version);
+		if (!there)
+			world_broken(w,
+				     "T2 (a): an acknowledged version is gone that was moved");
+	}
+}
+
 /* (a). A holder that is down keeps its pool: only what runs is looked at. */
 static void lost_check(struct world *w, const struct seen *s)
 {
 	for (uint32_t i = 0; i < w->n_versions; i++) {
 		const struct w_version *v = &w->versions[i];
 		bool there = v->holder != s->holder || !v->acked || v->began_end ||
-			     superseded(w, v) || v->floored;
-		for (uint32_t k = 0; k < s->n && !there; k++)
-			there = s->committed[k] == v->version;
-		if (!there)
+			     superseded(w, v) || v->floored || v->moved;
+		if (!there && !among(s, v->version))
 			world_broken(w, "T2 (a): an acknowledged version is gone");
 	}
 }
 
 void world_check(struct world *w)
 {
+	struct seen s[W_HOLDERS];
 	for (unsigned i = 0; i < W_HOLDERS && !w->overflow; i++) {
+		s[i] = (struct seen){ .w = w, .holder = i };
 		if (!w->holders[i].up)
 			continue;
-		struct seen s = { .w = w, .holder = i };
 		uint64_t cursor = 0;
-		hold_scan(w->holders[i].hold, 0, &cursor, slot_check, &s);
-		lost_check(w, &s);
+		hold_scan(w->holders[i].hold, 0, &cursor, slot_check, &s[i]);
+		lost_check(w, &s[i]);
 	}
+	if (!w->overflow)
+		moved_check(w, s);
 	if (w->mind && !w->overflow)
 		mind_check(w->mind);
 }
@@ -109,6 +136,9 @@ static bool calm(const struct world *w)
 			return false;
 	for (uint32_t i = 0; i < w->n_msgs; i++)
 		if (!msg_waits(w, &w->msgs[i]))
+			return false;
+	for (unsigned i = 0; i < W_HOLDERS; i++)
+		if (w->holders[i].pull.on)
 			return false;
 	return w->n_appends == 0 && w->mind;
 }
@@ -146,7 +176,7 @@ static bool same_objects(struct world *w)
 		for (unsigned x = 0; x < w->cfg->extents; x++)
 			used += s.at[x] != 0;
 	}
-	return c.copies == committed && used == committed;
+	return c.copies == committed && used == committed && c.copying == 0;
 }
 
 /* Answers that were lost leave a call open: its deadline ends it. */
@@ -338,6 +368,10 @@ static void fold_msg(struct walk *k, const struct world *w, const struct w_msg *
 	/* what matters of a call's number is whether it still goes on; of an attempt's, which one */
 	fold_word(f, client ? m->call == w->clients[m->client].call : 0);
 	fold_word(f, m->attempt);
+	fold_word(f, m->number);
+	fold_word(f, (uint64_t)m->src | (uint64_t)m->src_extent << 8 |
+			     (uint64_t)m->src_slot << 16);
+	fold_generation(f, m->src_generation);
 	fold_word(f, m->run == w->holders[m->holder].run);
 	fold_term(f, m->term);
 	fold_version(f, m->version);
@@ -424,6 +458,18 @@ static void fold_holder(struct walk *k, const struct world *w, const struct w_ho
 		hold_fold(h->hold, f);
 	for (uint32_t i = 0; !h->up && i < h->n_last; i++)
 		replay(f, h->last[i].kind, h->last[i].v);
+	const struct w_pull *p = &h->pull;
+	fold_word(f, p->on | (uint64_t)p->cut << 1 | (uint64_t)p->halves << 2 |
+			     (uint64_t)p->key << 8 | (uint64_t)p->extent << 16 |
+			     (uint64_t)p->src << 24 | (uint64_t)p->src_extent << 32);
+	if (p->on) {
+		fold_word(f, p->number | (uint64_t)p->src_slot << 32);
+		fold_generation(f, p->src_generation);
+		fold_version(f, p->version);
+		fold_epoch(f, p->epoch);
+		fold_under(k, &p->under);
+	}
+	fold_version(f, h->up ? h->own->hazard : 0);
 	for (unsigned x = 0; x < w->cfg->extents; x++) {
 		fold_version(f, h->data[x][0]);
 		fold_version(f, h->data[x][1]);
@@ -508,7 +554,7 @@ static void fold_world(struct walk *k, const struct world *w)
 		fold_word(f, v->key | (uint64_t)v->holder << 8 | (uint64_t)v->acked << 16 |
 				     (uint64_t)v->committed << 17 |
 				     (uint64_t)v->began_end << 18 | (uint64_t)v->decided << 19 |
-				     (uint64_t)v->floored << 20);
+				     (uint64_t)v->floored << 20 | (uint64_t)v->moved << 21);
 	}
 	for (unsigned i = 0; i < W_KEYS; i++) {
 		fold_version(f, w->old_upto[i]);

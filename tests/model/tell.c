@@ -10,9 +10,8 @@ static const char *const msg_names[] = {
 	"QUERY_REP", "COMMIT",	    "COMMIT_REP", "REGISTER", "PUBLISH",    "PUBLISH_REP",
 	"CONFIRM",   "CONFIRM_REP", "REPORT",	  "CMD",      "CMD_REP"
 };
-static const char *const op_names[] = {
-	"ADOPT", "INVENTORY", "RETIRE", "FREE", "MARK", "FENCE", "COPY"
-};
+static const char *const op_names[] = { "ADOPT", "INVENTORY", "RETIRE", "FREE",
+					"MARK",	 "FENCE",     "COPY" };
 static const char *const state_names[] = { "idle",	  "asked for space", "granted",
 					   "hazard set",  "half written",    "written",
 					   "COMMIT sent", "QUERY sent",	     "reads",
@@ -37,6 +36,9 @@ static const char *const event_names[] = {
 	[E_GIVE_UP] = "gives up: client",
 	[E_AGAIN] = "COMMIT again: client",
 	[E_RESEND] = "resend to holder",
+	[E_PULL] = "copies on: holder",
+	[E_COPY] = "another copy: key * 2 + holder",
+	[E_GIVE] = "its copy is given up: key * 2 + holder",
 };
 
 static void tell_msg(const struct w_msg *m, const char *verb, char *out, size_t n)

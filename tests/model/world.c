@@ -119,6 +119,7 @@ static void holder_dies(struct world *w, unsigned i)
 	mempool_close(h->pool);
 	h->hold = NULL;
 	h->pool = NULL;
+	memset(&h->pull, 0, sizeof(h->pull));
 	h->up = false;
 }
 
@@ -194,7 +195,7 @@ static void can_fenced(void *arg, uint64_t version, const struct extent *ext, si
 	bool *can = ((void **)arg)[1];
 	(void)ext;
 	(void)n;
-	bool named = false;
+	bool named = h->own->hazard == version;
 	for (unsigned c = 0; c < W_CLIENTS; c++)
 		named |= !h->gone_session[c] && h->lanes[c]->hazard == version;
 	*can |= !named;
@@ -236,6 +237,8 @@ static size_t calm_events(const struct world *w, uint16_t *out)
 			out[n++] = EVENT(E_REGISTER, i);
 		if (w->holders[i].up && sweeps(&w->holders[i]))
 			out[n++] = EVENT(E_SWEEP, i);
+		if (w->holders[i].up && w->holders[i].pull.on)
+			out[n++] = EVENT(E_PULL, i);
 		if (!w->holders[i].up)
 			out[n++] = EVENT(E_HOLDER_STARTS, i);
 	}
@@ -272,6 +275,12 @@ static size_t life_faults(const struct world *w, uint16_t *out)
 	}
 	for (unsigned k = 0; w->mind && w->left.evicts && k < w->cfg->keys; k++)
 		out[n++] = EVENT(E_EVICT, k);
+	for (unsigned i = 0; w->mind && i < w->cfg->keys * W_HOLDERS; i++) {
+		if (w->left.copies)
+			out[n++] = EVENT(E_COPY, i);
+		if (w->left.drops)
+			out[n++] = EVENT(E_GIVE, i);
+	}
 	for (unsigned i = 0; w->mind && w->left.fences && i < w->n_versions; i++)
 		if (!w->versions[i].acked)
 			out[n++] = EVENT(E_FENCE, i);
@@ -310,6 +319,27 @@ static void evict(struct world *w, unsigned k)
 		return;
 	for (uint32_t i = 0; i < w->n_versions; i++)
 		w->versions[i].began_end |= w->versions[i].key == k;
+}
+
+static void copy(struct world *w, unsigned arg)
+{
+	char key[4];
+	key_name(arg / W_HOLDERS, key);
+	w->left.copies--;
+	(void)!mind_copy_to(w->mind, tenant, BYTES_STR(key), index_of(w, arg % W_HOLDERS));
+}
+
+/* As the end of a move does. */
+static void give(struct world *w, unsigned arg)
+{
+	char key[4];
+	key_name(arg / W_HOLDERS, key);
+	w->left.drops--;
+	if (mind_copy_drop(w->mind, tenant, BYTES_STR(key), index_of(w, arg % W_HOLDERS)) !=
+	    ERR_NONE)
+		return;
+	for (uint32_t i = 0; i < w->n_versions; i++)
+		w->versions[i].moved |= w->versions[i].key == arg / W_HOLDERS;
 }
 
 static void away(struct world *w, unsigned i)
@@ -387,6 +417,15 @@ void world_apply(struct world *w, uint16_t event)
 		break;
 	case E_RESEND:
 		resend(w, arg);
+		break;
+	case E_PULL:
+		copying_step(w, arg);
+		break;
+	case E_COPY:
+		copy(w, arg);
+		break;
+	case E_GIVE:
+		give(w, arg);
 		break;
 	default:
 		client_apply(w, kind, arg);

@@ -35,7 +35,7 @@ enum {
 struct w_budget {
 	uint8_t puts[W_CLIENTS], gets[W_CLIENTS], removes[W_CLIENTS];
 	uint8_t evicts, fences, master_deaths, holder_deaths, aways;
-	uint8_t loss, dups, kills, stops, giveups, resends;
+	uint8_t loss, dups, kills, stops, giveups, resends, copies, drops;
 };
 
 struct w_config {
@@ -93,7 +93,11 @@ struct w_msg {
 	uint8_t reason, fence;
 	uint64_t evict_id;
 	struct mind_under under;
-	uint8_t extent;		 /* index + 1; 0: none */
+	uint8_t extent; /* index + 1; 0: none */
+	/* COPY, FENCE of a copy, its REPORT */
+	uint64_t number, src_generation;
+	uint32_t src_slot;
+	uint8_t src, src_extent;
 	uint32_t run;		 /* run of the holder that sent it, or that a reply is for */
 	struct w_inventory *inv; /* owned */
 };
@@ -124,8 +128,19 @@ struct w_client {
 	uint64_t must;	   /* get: acknowledged before it began, nobody having begun its end */
 };
 
+/* A copy that a holder fetches: from its source at once, then written in two halves. */
+struct w_pull {
+	bool on, cut; /* cut: adopted anew meanwhile; its thread has not seen it yet */
+	uint8_t halves, key, extent, src, src_extent;
+	uint32_t src_slot;
+	uint64_t src_generation, version, number, epoch, got[2];
+	struct mind_under under;
+};
+
 struct w_holder {
 	bool up;
+	struct w_pull pull;
+	struct pool_lane *own; /* its hazard record */
 	uint32_t run;
 	struct pool_backing *backing; /* outlives the holder's runs */
 	struct mempool *pool;
@@ -150,10 +165,10 @@ struct w_version {
 	uint64_t version;
 	uint8_t key, holder, client;
 	uint64_t attempt;
-	bool acked, committed,
-		began_end; /* began_end: a remove or an eviction of it was begun */
-	bool decided;	   /* the master has said that it is there */
-	bool floored;	   /* after that its holder got a floor over it */
+	bool acked, committed, began_end,
+		moved; /* moved: a copy of it was given up. began_end: a remove or an eviction of it was begun */
+	bool decided; /* the master has said that it is there */
+	bool floored; /* after that its holder got a floor over it */
 };
 
 struct world {
@@ -227,6 +242,7 @@ enum w_event {
 	E_REGISTER,    /* holder */
 	E_SWEEP,       /* holder */
 	E_STEP,	       /* client */
+	E_PULL,	       /* holder */
 	/* choices */
 	E_PUT, /* client * 2 + key */
 	E_GET,
@@ -246,6 +262,8 @@ enum w_event {
 	E_GIVE_UP,
 	E_AGAIN,  /* client: an impatient second COMMIT */
 	E_RESEND, /* holder */
+	E_COPY,	  /* key * 2 + holder: another copy, there */
+	E_GIVE,	  /* likewise: the one there is given up */
 };
 /* In cfg->begin alone. */
 enum w_script {

@@ -66,6 +66,8 @@ static void fence(struct w_holder *h, const struct w_msg *c, struct w_msg *r)
 	struct extent x = { 0, (uint64_t)(c->extent - 1) * W_BLOCK, W_BLOCK };
 	enum hold_fence state = 0;
 	struct hold_slot at = { 0 };
+	if (hold_check(h->hold, &u) == ERR_NONE)
+		copying_fence(h, c);
 	r->err = hold_fence(h->hold, &u, c->version, &x, c->extent ? 1 : 0, &state, &at);
 	r->fence = (uint8_t)state;
 	r->slot = at.slot;
@@ -84,8 +86,10 @@ static void holder_command(struct world *w, const struct w_msg *c)
 	switch (c->op) {
 	case MIND_ADOPT:
 		r.err = hold_adopt(h->hold, 0, u.term, u.adoption, &now, &why);
-		if (!r.err)
+		if (!r.err) {
 			r.under = under_of(h);
+			copying_adopted(h);
+		}
 		break;
 	case MIND_INVENTORY:
 		r.err = hold_check(h->hold, &u);
@@ -108,13 +112,16 @@ static void holder_command(struct world *w, const struct w_msg *c)
 		fence(h, c, &r);
 		break;
 	case MIND_COPY:
-		abort(); /* no configuration asks for one */
+		r.err = copying_command(w, c);
+		break;
 	}
 	*world_send(w, M_CMD_REP) = r;
 }
 
 static void commit_answer(struct world *w, const struct w_msg *m, enum err e)
 {
+	if (m->call == UINT32_MAX)
+		return; /* of a copy */
 	struct w_msg *r = world_send(w, M_COMMIT_REP);
 	r->client = m->client;
 	r->call = m->call;
@@ -244,6 +251,8 @@ void holder_start(struct world *w, unsigned i)
 	o.hold_break = w->cfg->plant_hold;
 #endif
 	if (hold_new(&o, &h->hold) != ERR_NONE)
+		abort();
+	if (mempool_own_lanes(h->pool, 1, &h->own) != ERR_NONE)
 		abort();
 	h->up = true;
 	h->run++;

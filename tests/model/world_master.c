@@ -26,6 +26,10 @@ uint32_t index_of(const struct world *w, unsigned h)
 static void on_command(void *ctx, const struct mind_cmd *c)
 {
 	struct world *w = world_entered();
+	if (c->op == MIND_COPY) {
+		copying_told(w, c);
+		return;
+	}
 	struct w_msg *m = world_send(w, M_CMD);
 	m->holder = w->mind ? holder_of(w, c->holder) : (uint8_t)c->holder;
 	m->op = c->op;
@@ -40,6 +44,8 @@ static void on_command(void *ctx, const struct mind_cmd *c)
 		v->began_end = true; /* for want of space */
 	if (c->op == MIND_FENCE && c->n_extents)
 		m->extent = (uint8_t)(c->extents[0].offset / W_BLOCK + 1);
+	if (c->op == MIND_FENCE)
+		m->number = c->generation;
 }
 
 static void on_append(void *ctx, struct mind_append *a)
@@ -335,6 +341,7 @@ static void master_reply(struct world *w, const struct w_msg *m)
 		break;
 	}
 	case MIND_COPY:
+		mind_copied(w->mind, at, &m->under, m->version, m->number, m->err, 1);
 		break;
 	}
 }
@@ -363,8 +370,13 @@ void to_master(struct world *w, const struct w_msg *m)
 		master_confirm(w, m);
 		break;
 	case M_REPORT:
-		if (mind_range_free(w->mind, index_of(w, m->holder), &m->under, m->version) ==
-		    ERR_RECOVERING)
+		if (m->number) {
+			const struct msg_copy_fail f = { .version = m->version,
+							 .attempt = m->number,
+							 .status = (uint32_t)m->err };
+			mind_copy_failed(w->mind, index_of(w, m->holder), &m->under, &f);
+		} else if (mind_range_free(w->mind, index_of(w, m->holder), &m->under,
+					   m->version) == ERR_RECOVERING)
 			*world_send(w, M_REPORT) = *m; /* it is said again */
 		break;
 	case M_CMD_REP:

@@ -43,4 +43,11 @@ uint32_t index_of(const struct world *w, unsigned h);
 void holder_start(struct world *w, unsigned i);
 void sessions_open(struct w_holder *h);
 void to_holder(struct world *w, struct w_msg *m);
+
+/* world_copy.c: a holder that copies */
+enum err copying_command(struct world *w, const struct w_msg *c);
+void copying_fence(struct w_holder *h, const struct w_msg *c);
+void copying_adopted(struct w_holder *h);
+void copying_step(struct world *w, unsigned i);
+void copying_told(struct world *w, const struct mind_cmd *c);
 struct mind_under under_of(const struct w_holder *h);
