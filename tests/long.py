@@ -114,6 +114,12 @@ def trace_kills(st):
     trace_part(st, "kills")
 
 
+def many(st):
+    """Cases 9 and 10 with 10 M keys in a master's mind: a holder joins, twenty come again (3 GiB)."""
+    if setup(st, "build"):
+        meson_tests(st, "build", ["many-long"], jobs="1", mult=100)
+
+
 def soak(st):
     """15 minutes at capacity with faults: memory flat, gauges a recount, 0 wrong bytes, groups 8 or 0."""
     if setup(st, "build"):
@@ -181,6 +187,7 @@ def clean_root(st):
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop,
                                   store_kill, million, trace_exact, trace_evict, trace_kills, soak, sick, storm, unit_asan, ep, reshard,
                                   model, model_plants, clean_root)}
+                                  store_kill, million, many, trace, soak, sick, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
 def main(names):
