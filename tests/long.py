@@ -185,9 +185,8 @@ def clean_root(st):
 
 
 STAGES = {f.__name__: f for f in (clang, tsan, all_tidy, features_off, headers, fuzz, sim, shutdown, kills, store_stop,
-                                  store_kill, million, trace_exact, trace_evict, trace_kills, soak, sick, storm, unit_asan, ep, reshard,
+                                  store_kill, million, many, trace_exact, trace_evict, trace_kills, soak, sick, storm, unit_asan, ep, reshard,
                                   model, model_plants, clean_root)}
-                                  store_kill, million, many, trace, soak, sick, storm, unit_asan, ep, reshard, model, model_plants, clean_root)}
 
 
 def main(names):
