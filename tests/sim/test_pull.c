@@ -6,6 +6,7 @@
 #include "tests/sim/boss.h"
 #include "tests/support/fetch_sim.h"
 #include "tests/support/leak.h"
+#include "tests/support/sim_alloc.h"
 
 #include "services/transfer-agent/agent.h"
 
@@ -702,6 +703,71 @@ Test(pull, a_destination_killed)
 	cl_run_ms(w->c, 3000);
 	cr_expect(!cl_running(w->c, "d"));
 	close_world(w);
+	NO_LEAKS();
+}
+
+/* ---- each allocation fails once ---- */
+
+/* COPY, whatever becomes of it: what its item says, or the whole request. */
+static enum err try_copy(struct world *w, const struct object *o)
+{
+	struct buf body = BUF_INIT(1 << 16), reply = BUF_INIT(1 << 16), sealed[2];
+	struct arena a = ARENA_INIT(64 << 10);
+	struct msg_extent x;
+	struct msg_results_rep m;
+	struct why why = { 0 };
+	for (int i = 0; i < 2; i++) {
+		struct msg_ticket t =
+			ticket(w, i ? S0 : D, i ? TICKET_READ : TICKET_PULL, o, &x);
+		t.attempt = i ? 0 : version_make(1, ++w->next);
+		t.slot = o->at[S0].slot;
+		t.generation = o->at[S0].generation;
+		sealed[i] = BUF_INIT(TICKET_MAX);
+		cr_assert_eq(ticket_mint(w->a[i ? S0 : D].key, &t, &sealed[i], &why), ERR_NONE);
+	}
+	struct msg_copy_source src = { .holder = BYTES_STR(w->a[S0].boss->holder),
+				       .ticket = buf_bytes(&sealed[1]) };
+	struct msg_copy_item it = { buf_bytes(&sealed[0]), { &src, 1 } };
+	enc_copy_req(&body,
+		     &(struct msg_copy_req){ .under = &w->a[D].under, .items = { &it, 1 } });
+	enum err e = command(w, D, METHOD_COPY, &body, &reply, NULL);
+	struct dec d = DEC_INIT(buf_bytes(&reply), &a, NULL);
+	if (e == ERR_NONE) {
+		cr_assert_eq(dec_results_rep(&d, &m), ERR_NONE);
+		e = (enum err)m.items.p[0].status;
+	}
+	for (int i = 0; i < 2; i++)
+		buf_fini(&sealed[i]);
+	arena_fini(&a);
+	buf_fini(&reply);
+	return e;
+}
+
+Test(pull, each_allocation_fails_once)
+{
+	uint64_t failed = 1, skip = 0;
+	for (; failed > 0; skip++) {
+		struct world *w = open_world(20);
+		struct object o = object(w, 10, BIG, 0, true, false);
+		cl_oom(w->c, "d", skip, 1);
+		(void)try_copy(w, &o);
+		cl_run_ms(w->c, 600);
+		failed = sim_alloc_failed();
+		sim_alloc_fail(NULL, 0, 0);
+		settle(w);
+		/* it is there, or was refused or reported: then it goes under another number */
+		if (published(w, o.version) == 0) {
+			w->a[D].boss->n_failed = 0;
+			cl_run_ms(w->c, 4000);
+			enum err e = try_copy(w, &o);
+			cr_assert_eq(e, ERR_NONE, "after allocation %lu: %s",
+				     (unsigned long)skip, err_name(e));
+			settle(w);
+		}
+		is_there(w, &o);
+		close_world(w);
+	}
+	cr_expect_gt(skip, 10);
 	NO_LEAKS();
 }
 

@@ -10,15 +10,6 @@
 
 #define IDLE_NS (5 * NS_PER_MS) /* between two looks at a source that stands still */
 
-/* One fetch under way. */
-struct moving {
-	struct timer timer;
-	struct fetch *f;
-	struct fetch_sim_member *dst;
-	struct loop *loop;
-	uint64_t moved_ns, in_block; /* bytes of the present block that came */
-};
-
 void fetch_sim_init(struct fetch_sim *s, struct cluster *c, uint64_t seed)
 {
 	*s = (struct fetch_sim){ .c = c, .rng = sim_rng(seed, "fetch") };
@@ -34,7 +25,7 @@ struct fetch_sim_member *fetch_sim_add(struct fetch_sim *s, const char *name)
 }
 
 /* The source as it runs now; NULL: it is down. */
-static struct xfa *source_of(struct moving *m)
+static struct xfa *source_of(struct fetch_sim_moving *m)
 {
 	struct fetch_sim *s = m->dst->s;
 	for (size_t i = 0; i < s->n; i++) {
@@ -53,7 +44,7 @@ static const char *node_of(struct loop *l)
 }
 
 /* It is there, and says nothing. */
-static bool stands_still(struct moving *m, struct xfa *src)
+static bool stands_still(struct fetch_sim_moving *m, struct xfa *src)
 {
 	struct net_sim *net = sim_net(cl_sim(m->dst->s->c));
 	const char *here = node_of(m->loop), *there = node_of(src->svc.loop);
@@ -61,7 +52,7 @@ static bool stands_still(struct moving *m, struct xfa *src)
 	       net_link_is_cut(net, here, there) || net_link_is_cut(net, there, here);
 }
 
-static void finish(struct moving *m, enum err e, const char *text)
+static void finish(struct fetch_sim_moving *m, enum err e, const char *text)
 {
 	struct fetch *f = m->f;
 	if (e != ERR_NONE)
@@ -69,7 +60,7 @@ static void finish(struct moving *m, enum err e, const char *text)
 	m->dst->s->good += e == ERR_NONE;
 	m->dst->s->cut += e != ERR_NONE;
 	timer_stop(m->loop, &m->timer);
-	free(m);
+	m->used = false;
 	f->running = false;
 	f->engine = NULL;
 	f->done(f);
@@ -82,15 +73,16 @@ struct stored {
 	size_t n;
 };
 
-static enum err open_source(struct moving *m, struct xfa *src, struct stored *out)
+static enum err open_source(struct fetch_sim_moving *m, struct xfa *src, struct stored *out)
 {
 	struct arena a = ARENA_INIT(32 << 10);
 	struct ticket_key *key = NULL;
 	struct msg_ticket t;
 	struct why why = { 0 };
 	bool unverified;
-	SIM_CHECK(ticket_key_new(cl_keys(m->dst->s->c), src->svc.id, &key) == ERR_NONE, "key");
-	enum err e = ticket_open(key, m->f->ticket, &a, &t, &why);
+	enum err e = ticket_key_new(cl_keys(m->dst->s->c), src->svc.id, &key);
+	if (e == ERR_NONE)
+		e = ticket_open(key, m->f->ticket, &a, &t, &why);
 	if (e == ERR_NONE && (t.op != TICKET_READ || t.size != m->f->size))
 		e = ERR_BAD_TICKET;
 	if (e == ERR_NONE &&
@@ -126,7 +118,7 @@ static void copy(const struct iovec *to, size_t n_to, const struct iovec *from, 
 }
 
 /* The next piece of what is awaited; *whole: a frame's worth is there. */
-static enum err piece(struct moving *m, const struct stored *src, bool *whole)
+static enum err piece(struct fetch_sim_moving *m, const struct stored *src, bool *whole)
 {
 	struct xf_range want[2];
 	struct iovec to[XF_SPANS], part[XF_SPANS], from[OBJ_EXTENTS_MAX];
@@ -150,7 +142,9 @@ static enum err piece(struct moving *m, const struct stored *src, bool *whole)
 		return ERR_NONE;
 	m->in_block = 0;
 	uint64_t sum = 0;
-	SIM_CHECK(xf_sum(to, k, &sum) == ERR_NONE, "sum");
+	enum err e = xf_sum(to, k, &sum);
+	if (e != ERR_NONE) /* no memory */
+		return e;
 	if (m->dst->s->damaged > 0) {
 		m->dst->s->damaged--;
 		return ERR_CONN_LOST;
@@ -160,12 +154,12 @@ static enum err piece(struct moving *m, const struct stored *src, bool *whole)
 
 static void on_step(struct timer *t);
 
-static void again(struct moving *m, uint64_t ns)
+static void again(struct fetch_sim_moving *m, uint64_t ns)
 {
 	timer_start(m->loop, &m->timer, loop_now_ns(m->loop) + ns, on_step);
 }
 
-static void waits(struct moving *m)
+static void waits(struct fetch_sim_moving *m)
 {
 	if (loop_now_ns(m->loop) - m->moved_ns >= m->f->stall_ms * NS_PER_MS)
 		finish(m, ERR_TIMED_OUT, "no frame came for too long");
@@ -175,7 +169,7 @@ static void waits(struct moving *m)
 
 static void on_step(struct timer *t)
 {
-	struct moving *m = container_of(t, struct moving, timer);
+	struct fetch_sim_moving *m = container_of(t, struct fetch_sim_moving, timer);
 	struct fetch_sim *s = m->dst->s;
 	struct stored src;
 	bool whole = false;
@@ -208,14 +202,17 @@ static void on_step(struct timer *t)
 static void start(void *ctx, struct fetch *f)
 {
 	struct fetch_sim_member *dst = ctx;
-	struct moving *m = calloc(1, sizeof(*m));
+	struct fetch_sim_moving *m = dst->s->moving;
+	while (m < dst->s->moving + FETCH_SIM_MOVING && m->used)
+		m++;
 	struct svc *svc = cl_svc_of(dst->s->c, dst->name);
-	SIM_CHECK(m && svc && !f->running, "a fetch of nobody");
+	SIM_CHECK(m < dst->s->moving + FETCH_SIM_MOVING && svc && !f->running,
+		  "a fetch of nobody");
 	fetch_begin(f);
 	f->running = true;
 	f->stopped = false;
 	f->engine = m;
-	*m = (struct moving){ .f = f, .dst = dst, .loop = svc->loop };
+	*m = (struct fetch_sim_moving){ .used = true, .f = f, .dst = dst, .loop = svc->loop };
 	m->moved_ns = loop_now_ns(m->loop);
 	dst->s->started++;
 	again(m, sim_rng_between(&dst->s->rng, 50000, 500000));

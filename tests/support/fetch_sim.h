@@ -16,12 +16,22 @@
 #include "tests/support/cluster_svc.h"
 #include "xfer/fetch.h"
 
-enum { FETCH_SIM_MEMBERS = 8, FETCH_SIM_PIECE = 64 << 10 };
+enum { FETCH_SIM_MEMBERS = 8, FETCH_SIM_MOVING = 256, FETCH_SIM_PIECE = 64 << 10 };
 
 struct fetch_sim;
 struct fetch_sim_member {
 	struct fetch_sim *s;
 	char name[32];
+};
+
+/* One fetch under way. */
+struct fetch_sim_moving {
+	bool used;
+	struct timer timer;
+	struct fetch *f;
+	struct fetch_sim_member *dst;
+	struct loop *loop;
+	uint64_t moved_ns, in_block; /* bytes of the present block that came */
 };
 
 struct fetch_sim {
@@ -35,6 +45,7 @@ struct fetch_sim {
 	/* record */
 	uint64_t bytes, started, good, cut;
 	struct sim_rng rng;
+	struct fetch_sim_moving moving[FETCH_SIM_MOVING];
 };
 
 extern const struct fetch_ops fetch_sim_ops; /* ctx: struct fetch_sim_member */
