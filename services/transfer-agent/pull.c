@@ -17,7 +17,6 @@ enum { ARENA_PULL = 128 << 10, ASK_AGAIN_MS = 50 };
 struct from {
 	struct xfa_source *s;
 	struct bytes ticket;
-	const char *addr; /* "": it opens no data lanes */
 	bool tried;
 };
 
@@ -82,7 +81,7 @@ static bool usable(struct pull *p, struct from *f, bool *busy)
 	struct xfa_pulls *s = pulls_of(p);
 	if (f->tried)
 		return false;
-	if (!s->ops || (s->own && !f->addr[0])) {
+	if (!s->ops || (s->own && !f->s->addr[0])) {
 		fail(p, ERR_UNSUPPORTED, f->s->holder, "fetch",
 		     "it opens no data lanes; set agent.data_listen there");
 		f->tried = true;
@@ -251,7 +250,7 @@ static int pull_fetch(struct op *op)
 	struct xfa_pulls *s = pulls_of(p);
 	if (op_first(op) && op->err == ERR_NONE) {
 		p->fetch.holder = p->cur->s->holder;
-		p->fetch.addr = p->cur->addr;
+		p->fetch.addr = p->cur->s->addr;
 		p->fetch.ticket = p->cur->ticket;
 		p->began_at = p->fetch.at;
 		op->waits_for = p->fetch.holder;
@@ -419,31 +418,46 @@ static enum err keep(struct pull *p, struct bytes from, struct bytes *out)
 	return ERR_NONE;
 }
 
-static struct bytes data_addr(const struct msg_copy_source *m)
+/* The k-th address of its data lanes; false: there are not so many. */
+static bool data_addr(const struct msg_copy_source *m, size_t k, struct bytes *out)
 {
 	size_t n = strlen(ADDR_DATA);
-	for (size_t i = 0; i < m->addrs.n; i++)
-		if (m->addrs.p[i].n > n && memcmp(m->addrs.p[i].p, ADDR_DATA, n) == 0)
-			return BYTES(m->addrs.p[i].p + n, m->addrs.p[i].n - n);
-	return BYTES(NULL, 0);
+	for (size_t i = 0; i < m->addrs.n; i++) {
+		const struct bytes *a = &m->addrs.p[i];
+		if (a->n <= n || memcmp(a->p, ADDR_DATA, n) != 0 || k-- > 0)
+			continue;
+		*out = BYTES(a->p + n, a->n - n);
+		return true;
+	}
+	return false;
 }
 
+static enum err add_from(struct pull *p, const struct msg_copy_source *m, struct bytes addr,
+			 struct bytes ticket)
+{
+	if (p->n_from == XFA_SOURCES_MAX)
+		return ERR_NONE;
+	struct xfa_source *s = xfa_source_get(pulls_of(p), m->holder, addr);
+	if (!s)
+		return ERR_NO_MEMORY;
+	p->from[p->n_from++] = (struct from){ .s = s, .ticket = ticket };
+	return ERR_NONE;
+}
+
+/* The first address of each, then the second ones: another holder is more likely to be there. */
 static enum err take_sources(struct pull *p, const struct msg_copy_item *m)
 {
+	struct bytes tickets[XFA_SOURCES_MAX] = { 0 };
+	size_t n = MIN_OF(m->sources.n, (size_t)XFA_SOURCES_MAX);
 	enum err e = ERR_NONE;
-	for (size_t i = 0; i < m->sources.n && i < XFA_SOURCES_MAX && e == ERR_NONE; i++) {
-		struct from *f = &p->from[i];
-		struct bytes addr = { 0 };
-		e = keep(p, data_addr(&m->sources.p[i]), &addr);
-		if (e == ERR_NONE)
-			e = keep(p, m->sources.p[i].ticket, &f->ticket);
-		f->addr = (const char *)addr.p;
-		f->s = e == ERR_NONE ? xfa_source_get(pulls_of(p), m->sources.p[i].holder)
-				     : NULL;
-		if (!f->s)
-			return ERR_NO_MEMORY;
-		p->n_from++;
-	}
+	for (size_t i = 0; i < n && e == ERR_NONE; i++)
+		e = keep(p, m->sources.p[i].ticket, &tickets[i]);
+	for (size_t k = 0; k < XFA_DATA_LISTEN_MAX; k++)
+		for (size_t i = 0; i < n && e == ERR_NONE; i++) {
+			struct bytes addr = BYTES(NULL, 0);
+			if (data_addr(&m->sources.p[i], k, &addr) || k == 0)
+				e = add_from(p, &m->sources.p[i], addr, tickets[i]);
+		}
 	return e;
 }
 

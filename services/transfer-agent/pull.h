@@ -35,10 +35,10 @@ struct xfa;
 
 enum { XFA_SOURCES_MAX = 16, XFA_SOURCES_KEPT = 256 };
 
-/* A holder that bytes come from. */
+/* A holder that bytes come from, at one of its addresses. */
 struct xfa_source {
 	struct list node;
-	char holder[65];
+	char holder[65], addr[257]; /* addr: of its data lanes; "": it opens none */
 	uint32_t users, running, fails;
 	uint64_t not_before_ns; /* it is left alone until then */
 	enum err last;
@@ -81,7 +81,7 @@ enum err xfa_pull_take(struct xfa *x, const struct hold_under *u, const struct m
 /* ---- source.c ---- */
 
 /* A user more. NULL: no memory. */
-struct xfa_source *xfa_source_get(struct xfa_pulls *p, struct bytes holder);
+struct xfa_source *xfa_source_get(struct xfa_pulls *p, struct bytes holder, struct bytes addr);
 void xfa_source_put(struct xfa_pulls *p, struct xfa_source *s);
 bool xfa_source_rests(const struct xfa_pulls *p, const struct xfa_source *s);
 /* How a fetch from it went, and whether bytes came. */

@@ -2,7 +2,6 @@
 /* Holders that copies' bytes come from. */
 #include "agent.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { REST_MS = 50, REST_DOUBLINGS = 6 }; /* to 3.2 s, as clients do (0035) */
@@ -25,12 +24,24 @@ static void trim(struct xfa_pulls *p)
 	}
 }
 
-struct xfa_source *xfa_source_get(struct xfa_pulls *p, struct bytes holder)
+static bool same(const char *text, struct bytes b)
+{
+	return strlen(text) == b.n && (b.n == 0 || memcmp(text, b.p, b.n) == 0);
+}
+
+static void keep(char *to, size_t room, struct bytes from)
+{
+	size_t n = MIN_OF(from.n, room - 1);
+	if (n)
+		memcpy(to, from.p, n);
+	to[n] = '\0';
+}
+
+struct xfa_source *xfa_source_get(struct xfa_pulls *p, struct bytes holder, struct bytes addr)
 {
 	list_for_each (n, &p->sources) {
 		struct xfa_source *s = list_entry(n, struct xfa_source, node);
-		if (strlen(s->holder) == holder.n &&
-		    memcmp(s->holder, holder.p, holder.n) == 0) {
+		if (same(s->holder, holder) && same(s->addr, addr)) {
 			s->users++;
 			return s;
 		}
@@ -38,8 +49,8 @@ struct xfa_source *xfa_source_get(struct xfa_pulls *p, struct bytes holder)
 	struct xfa_source *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
-	(void)snprintf(s->holder, sizeof(s->holder), "%.*s", (int)holder.n,
-		       (const char *)holder.p);
+	keep(s->holder, sizeof(s->holder), holder);
+	keep(s->addr, sizeof(s->addr), addr);
 	s->users = 1;
 	list_push_back(&p->sources, &s->node);
 	p->n_sources++;

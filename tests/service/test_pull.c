@@ -27,7 +27,7 @@ enum { MiB = 1 << 20, BIG = 24 * MiB + 17, POOL = 128 * MiB, ROOM_AT = 64 * MiB 
 struct pair {
 	struct world w; /* agent: the source, behind the relay; second: the destination */
 	struct relay *relay;
-	char listen[64], advertise[64], far_listen[64], masters[128];
+	char listen[64], advertise[128], far_listen[64], masters[128];
 	const char *far_args[16];
 	struct msg_under under; /* of the destination */
 	char source[65], dest[65];
@@ -51,7 +51,8 @@ static void run_far(struct pair *d)
 	cs_ready(&d->w.second);
 }
 
-static void up(struct pair *d)
+/* gone: an address that the source tells first and nobody answers at; 0: none. */
+static void up_behind(struct pair *d, unsigned gone)
 {
 	char cmd[256];
 	unsigned port = relay_free_port();
@@ -63,8 +64,11 @@ static void up(struct pair *d)
 	d->reply = BUF_INIT(1 << 20);
 	cs_prepare(&d->w, "agent.pool_size=128MiB", "agent.slots=20000");
 	snprintf(d->listen, sizeof(d->listen), "agent.data_listen=tcp://127.0.0.1:%u", port);
-	snprintf(d->advertise, sizeof(d->advertise), "agent.data_advertise=tcp://127.0.0.1:%u",
-		 relay_port(d->relay));
+	char first[32] = "";
+	if (gone)
+		snprintf(first, sizeof(first), "tcp://127.0.0.1:%u,", gone);
+	snprintf(d->advertise, sizeof(d->advertise),
+		 "agent.data_advertise=%stcp://127.0.0.1:%u", first, relay_port(d->relay));
 	snprintf(d->masters, sizeof(d->masters), "--masters=ipc://%.60s/run/master.sock",
 		 d->w.box.dir);
 	const char *more[] = { "--set", d->listen, "--set", d->advertise };
@@ -88,6 +92,11 @@ static void up(struct pair *d)
 		"--set", "agent.slots=20000",	    d->masters, NULL
 	};
 	memcpy(d->far_args, args, sizeof(args));
+}
+
+static void up(struct pair *d)
+{
+	up_behind(d, 0);
 }
 
 static void down(struct pair *d)
@@ -328,6 +337,22 @@ Test(pull, over_tcp)
 	}
 	cr_expect_eq(ends(&d, "failed"), 0);
 	cr_expect_leq(relay_counts(d.relay).conns, 2, "lanes are used again");
+	down(&d);
+	NO_LEAKS();
+}
+
+/* Of several addresses the one that answers is used. */
+Test(pull, an_address_that_nobody_answers_at)
+{
+	struct pair d;
+	up_behind(&d, relay_free_port());
+	put(&d, "k", MiB, 1);
+	join(&d);
+	look_up(&d, "k");
+	cr_expect_eq(copy(&d), ERR_NONE, "%s", d.text);
+	settle(&d);
+	cr_expect_eq(done(&d), 1);
+	cr_expect(arrived(&d));
 	down(&d);
 	NO_LEAKS();
 }
