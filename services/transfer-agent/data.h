@@ -54,7 +54,7 @@ struct xfa_data_thread {
 	struct list conns;
 	uint32_t next_session;
 	uint64_t noise_ns, n_noise; /* last line about what is no handshake; how many since */
-	pthread_mutex_t lock; /* mail, stop */
+	pthread_mutex_t lock;	    /* mail, stop */
 	struct list mail;
 	bool stop;
 	_Atomic bool look;  /* something was fenced */
