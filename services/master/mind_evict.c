@@ -20,7 +20,8 @@ static uint64_t bytes_of(const struct obj *o)
 	return n;
 }
 
-/* Nothing is going on with it, and its space comes back now from one holder at least (L4). */
+/* Nothing is going on with it, and its space comes back now from one holder at least (L4) that is in use: what only
+ * draining holders have makes no room. */
 static bool evictable(const struct mind *m, const struct obj *o)
 {
 	if (o->work || obj_leased(m, o))
@@ -30,7 +31,7 @@ static bool evictable(const struct mind *m, const struct obj *o)
 		const struct holder *h = m->holders[c->holder];
 		if (h->state != HOLDER_MERGED)
 			return false;
-		any |= c->state == COPY_COMMITTED && !holder_late(m, h);
+		any |= c->state == COPY_COMMITTED && !holder_late(m, h) && !h->draining;
 	}
 	return any;
 }

@@ -207,10 +207,20 @@ static bool take_preferred(struct mind *m, uint64_t bytes, const struct bytes_li
 	return false;
 }
 
+static bool all_draining(const struct mind *m)
+{
+	for (uint32_t i = 0; m->n_draining && i < m->n_holders; i++)
+		if (m->holders[i]->state == HOLDER_MERGED && !m->holders[i]->draining)
+			return false;
+	return m->n_draining > 0;
+}
+
 enum err space_take(struct mind *m, uint64_t bytes, const struct bytes_list *preferred,
 		    struct place *out, struct why *why)
 {
 	uint64_t most = space_largest(m);
+	if (all_draining(m))
+		return why_set(why, ERR_NOT_READY, "every holder with memory is being drained");
 	if (m->total == 0)
 		return why_set(why,
 			       m->n_unmerged || m->n_partial ? ERR_RECOVERING : ERR_NOT_READY,

@@ -368,6 +368,25 @@ Test(task, drain_waits_for_room_and_says_so, .timeout = 10)
 	NO_LEAKS();
 }
 
+Test(task, nothing_is_evicted_where_all_are_drained, .timeout = 10)
+{
+	struct rig *r = rig_new();
+	struct rig_put p;
+	fill(r, 4, 0);
+	(void)drain(r, 0);
+	(void)drain(r, 1);
+	rig_start(r, &p, "new", 1000, 0, false);
+	rig_run(r);
+	cr_assert_eq(p.done, 1);
+	cr_assert_eq(p.p.call.err, ERR_NOT_READY);
+	cr_assert_eq(mind_evict(r->m, BYTES_STR("t"), BYTES_STR("k0")), ERR_BUSY);
+	cr_assert_eq(rig_counts(r).evictions, 0);
+	for (int i = 0; i < 4; i++)
+		cr_assert_eq(rig_get(r, name(i), NULL), ERR_NONE);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 Test(task, drain_is_undone_by_its_cancel, .timeout = 10)
 {
 	struct rig *r = rig_new();
