@@ -129,6 +129,20 @@ enum err link_encode_copies(struct lane *l, const struct msg_under *u, struct ar
 	return e;
 }
 
+bool link_copies_refused(struct lane *l, enum err e, uint32_t retry_ms)
+{
+	struct mind *mind = l->link->m->term.mind;
+	if (l->op != MIND_COPY || (e != ERR_UNKNOWN_METHOD && e != ERR_UNSUPPORTED &&
+				   e != ERR_INVALID_PARAMS && e != ERR_BUSY))
+		return false;
+	list_for_each (x, &l->sent) {
+		const struct mind_cmd *c = &list_entry(x, struct link_cmd, node)->c;
+		mind_copied(mind, l->link->index, &l->under, c->version, c->generation, e,
+			    retry_ms);
+	}
+	return true;
+}
+
 enum err link_copied(struct lane *l, struct dec *d, struct mind *mind)
 {
 	struct msg_results_rep m;

@@ -208,6 +208,8 @@ static void on_done(struct rpc_call *c)
 		why = (struct why){ 0 };
 		e = link_answer(l, c->reply, &why);
 	}
+	if (mine && e != ERR_NONE && link_copies_refused(l, e, c->retry_ms))
+		e = ERR_NONE;
 	link_drop(&l->sent, &l->n_sent);
 	if (mine && e == ERR_NONE) {
 		metric_add(k->m->svc.metrics, MST_M_COMMAND_CALLS, 0, 1);

@@ -53,6 +53,9 @@ enum err link_encode(struct lane *l, uint32_t inventory_bytes) MUST_CHECK;
 enum err link_encode_copies(struct lane *l, const struct msg_under *u, struct arena *a)
 	MUST_CHECK;
 enum err link_copied(struct lane *l, struct dec *d, struct mind *mind) MUST_CHECK;
+/* The whole message was refused by a holder that otherwise obeys: each of its copies was. false: it is another
+ * kind, or another error. */
+bool link_copies_refused(struct lane *l, enum err e, uint32_t retry_ms);
 /* The reply's body: feeds the mind. ERR_BAD_MESSAGE ...: it cannot be understood; STALE_*: refused. */
 enum err link_answer(struct lane *l, struct bytes body, struct why *why) MUST_CHECK;
 void link_drop(struct list *cmds, size_t *n);

@@ -959,3 +959,30 @@ Test(master, it_ends_with_requests_inside)
 	world_close(&w);
 	NO_LEAKS();
 }
+
+/* C1: a holder of an older release knows no COPY; all else goes on there. */
+Test(master, a_holder_that_cannot_copy_does_all_else)
+{
+	struct world w;
+	struct room *r = room_new();
+	struct msg_put_start_rep rep;
+	static const struct msg_put_opts two = { .replica_num = 2 };
+	world_start(&w, 41, 2);
+	struct msg_put_item it = item(&w, "k", 1000, false);
+	it.opts = &two;
+	cr_assert_eq(put_start(&w, client, &it, 1, 3000, r, &rep), ERR_NONE);
+	const struct msg_put_grant *g = &rep.items.p[0];
+	cr_assert_eq(g->status, ERR_NONE);
+	cr_assert_eq(commit(&w, client, rep.places.p[g->place].holder, g->ticket, 3000),
+		     ERR_NONE);
+	cl_run_ms(w.c, 3000);
+	cr_assert_gt(metric(&w, MST_M_COPIED, 1), 0, "refused, tried again now and then");
+	cr_assert_eq(metric(&w, MST_M_LACKING, 0), 1);
+	cr_assert_eq(metric(&w, MST_M_COPYING, 0), 0);
+	cr_assert_eq(metric(&w, MST_M_COMMAND_CALLS, 1), 0, "no call has failed");
+	cr_assert_eq(put(&w, "other"), ERR_NONE);
+	cr_assert_eq(remove_key(&w, "k", 300, NULL), ERR_NONE, "nothing waits for a back-off");
+	room_free(r);
+	world_close(&w);
+	NO_LEAKS();
+}

@@ -32,6 +32,7 @@ struct fake_slot {
 	size_t n_ext;
 	struct msg_put_opts opts;
 	bool has_opts;
+	char group[16]; /* of a copy: its own, for the mind may die */
 };
 
 struct fake {
@@ -66,6 +67,7 @@ struct fake {
 		size_t n_ext;
 		struct msg_put_opts opts;
 		bool has_opts;
+		char group[16];
 		int from; /* of ours: the nearest source */
 		size_t n_sources;
 	} copying[FAKE_COPIES];

@@ -61,8 +61,12 @@ static void take(struct rig *r, struct fake *f, const struct mind_copying *c)
 	snprintf(k->tenant, sizeof(k->tenant), "%.*s", (int)c->tenant.n,
 		 (const char *)c->tenant.p);
 	memcpy(k->ext, c->extents, c->n_extents * sizeof(k->ext[0]));
-	if (c->opts)
+	if (c->opts) {
 		k->opts = *c->opts;
+		assert(k->opts.group.n <= sizeof(k->group) && k->opts.format.n == 0);
+		if (k->opts.group.n)
+			memcpy(k->group, k->opts.group.p, k->opts.group.n);
+	}
 	/* what is named as a source has the bytes */
 	for (size_t i = 0; i < c->n_sources; i++) {
 		const struct fake_slot *s =
@@ -110,6 +114,8 @@ uint32_t rig_copy_commit(struct rig *r, int h, size_t i)
 	memcpy(s->key, k.key, sizeof(s->key));
 	memcpy(s->tenant, k.tenant, sizeof(s->tenant));
 	memcpy(s->ext, k.ext, sizeof(s->ext));
+	memcpy(s->group, k.group, sizeof(s->group));
+	s->opts.group.p = (const uint8_t *)s->group;
 	/* T6: no two slots over one range */
 	for (int o = 0; o < FAKE_SLOTS; o++)
 		for (size_t x = 0; o != (int)at && f->slots[o].state && x < s->n_ext; x++)
