@@ -274,5 +274,5 @@ bool clear_work(struct mind *m)
 	k->picked = pick_some(m, k);
 	if (!k->picked)
 		ended(m, true);
-	return k->picked;
+	return m->clear;
 }
