@@ -198,7 +198,7 @@ static void sick_agent(void);
 
 static void control_on(void)
 {
-	flap_begin(0, 20, 3);
+	flap_begin(0, 20 + g.grace_us / 1000, 3); /* no grace covers it */
 }
 
 static const struct fault {

@@ -32,7 +32,7 @@
 #include "../support/tcp_client.h"
 
 enum {
-	WORKERS = 4, /* the last one is of tenant "red" */
+	WORKERS = 4, /* the last one is of tenant "red"; the second one uses data lanes */
 	KEYS = 1500, /* each worker's own */
 	BYTES_MAX = 96 << 10,
 	GROUPS = 60,
@@ -495,6 +495,13 @@ static struct gauges gauges(void)
 	return x;
 }
 
+static bool same(const struct gauges *a, const struct gauges *b)
+{
+	return a->objects == b->objects && a->copies == b->copies && a->used == b->used &&
+	       a->total == b->total && a->quarantine == b->quarantine && a->red == b->red &&
+	       a->slots == b->slots && a->holders == b->holders;
+}
+
 static void print_gauges(const char *when, const struct gauges *x)
 {
 	printf("  %s: objects %.0f, copies %.0f, bytes used %.0f of %.0f, quarantine %.0f, red %.0f; the agents: "
@@ -515,7 +522,7 @@ static void calm(void)
 		rig_sleep(300);
 		struct gauges is = gauges();
 		if (is.slots == is.copies && is.copies == is.objects && is.quarantine == 0 &&
-		    memcmp(&was, &is, sizeof(is)) == 0)
+		    same(&was, &is))
 			break;
 	}
 }
@@ -536,7 +543,7 @@ static void recount(void)
 	calm();
 	struct gauges is = gauges();
 	print_gauges("after a failover", &is);
-	check(memcmp(&was, &is, sizeof(was)) == 0, "a new master counts the same");
+	check(same(&was, &is), "a new master counts the same");
 }
 
 static void empty(void)
@@ -564,6 +571,7 @@ static void up(void)
 {
 	static const char *const args[] = { "--set=beat_ms=200", NULL };
 	setenv("POMELO_MASTER_TENANT_MEMORY", "red=6MiB", 1);
+	setenv("POMELO_AGENT_DATA_LISTEN", "tcp://127.0.0.1:0", 1);
 	g.rig.pool_mib = POOL_MIB;
 	g.rig.dead_ms = 4000;
 	g.rig.discard_ms = 1500;
@@ -591,7 +599,10 @@ static void soak(void)
 		w[i].no = i;
 		w[i].rng = i + 1;
 		w[i].tenant = i == WORKERS - 1 ? "red" : "default";
+		if (i == 1)
+			setenv("POMELO_CLIENT_DATA_PATH", "tcp", 1);
 		w[i].p = client(w[i].tenant);
+		unsetenv("POMELO_CLIENT_DATA_PATH");
 		CHECK(&g.rig, pthread_create(&w[i].thread, NULL, work, &w[i]) == 0,
 		      "no thread");
 	}
@@ -620,6 +631,9 @@ static void soak(void)
 		pml_close(w[i].p);
 	}
 	check(g.hits > 100 && g.puts > 100, "0 wrong bytes, none of an older version");
+	check(metric(&g.rig.agent[0], "pomelo_agent_data_puts_total{end=\"ok\"}") > 10 &&
+		      metric(&g.rig.agent[0], "pomelo_agent_sessions") > 0,
+	      "over data lanes, and through shared memory");
 	check(g.groups_whole > 10, "groups of 8: 8 or 0");
 	check(g.put_errors * 20 < g.puts,
 	      "puts go on: less than one in twenty ends in an error");
