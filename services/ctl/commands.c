@@ -87,6 +87,11 @@ static const struct cli_flag top_flags[] = {
 	{ 0 },
 };
 
+static const struct cli_flag drain_flags[] = {
+	{ "--no-wait", NULL, "start it and say its id", NULL },
+	{ 0 },
+};
+
 static const struct cli_flag bench_flags[] = {
 	{ "--clients", "N", "threads with a handle each, 1 to 256 (1)", NULL },
 	{ "--size", "SIZE", "bytes of an object, up to 1GiB (4KiB)", NULL },
@@ -185,6 +190,33 @@ const struct cmd cli_cmds[] = {
 	  .summary = "all that the master knows of a key",
 	  .help = "Hash, shard, version, replicas, leases, pins, tombstones, one line each.\n",
 	  .examples = "pomelo explain prompts/7\n" },
+	{ .name = "drain", .args = "NODE", .fn = cmd_drain, .flags = drain_flags, .args_min = 1, .args_max = 1,
+	  .summary = "empty a holder: every object it has becomes readable elsewhere",
+	  .help =
+		"NODE is a holder of `pomelo status`. From now on no new object goes there; what it has is\n"
+		"copied to others, checked, and retired there. Every key stays readable throughout. Its state\n"
+		"is draining, then drained: it may be stopped and forgotten.\n"
+		"\n"
+		"Waits until it is over, however long that takes; with --deadline no longer than that. Ctrl-C\n"
+		"leaves it running and says how to cancel it. It waits for room, too: nothing is evicted for\n"
+		"it. A restart of the master ends it; begin again then: what was moved stays moved.\n",
+	  .examples =
+		"pomelo drain agent-0123456789abcdef\n"
+		"pomelo drain agent-0123456789abcdef --no-wait --json\n" },
+	{ .name = "tasks", .args = "[ID...]", .fn = cmd_tasks, .args_max = 4096,
+	  .summary = "drains, copies and moves: how far they are",
+	  .help =
+		"Those of the tenant, or of all tenants where the cluster's own secret is; finished ones for a\n"
+		"while. Exit code 1 (TASK_LOST) when an ID is not known, or not any more.\n",
+	  .examples =
+		"pomelo tasks\n"
+		"pomelo tasks 0000010000000007 --json\n" },
+	{ .name = "task cancel", .args = "ID...", .fn = cmd_task_cancel, .args_min = 1, .args_max = 64,
+	  .summary = "end a task; what it has copied stays",
+	  .help =
+		"A drain is undone: its holder takes new objects again, also after it is drained. Exit code 4\n"
+		"when some of several could not be cancelled.\n",
+	  .examples = "pomelo task cancel 0000010000000007\n" },
 	{ .name = "forget", .args = "HOLDER", .fn = cmd_forget, .args_min = 1, .args_max = 1,
 	  .summary = "drop a holder that will not come back",
 	  .help =
