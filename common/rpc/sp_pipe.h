@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One SP connection on libuv, either side of it, and the hub of a loop that all of them share.
- * Output is gathered in one buffer and written once a wake: uv_try_write first, uv_write for what
- * the socket does not take. Used by rpc_sp.c (server) and sp_peer.c (client) alone.
+ * Output is gathered in one buffer and written once a wake, or some 20 us into a long one: uv_try_write
+ * first, uv_write for what the socket does not take. Used by rpc_sp.c (server) and sp_peer.c (client) alone.
  *
  * I1: in steady state nothing is allocated per message: output buffers come from the hub's list
  *     and go back when they are empty, so an idle connection holds none.
@@ -80,6 +80,10 @@ struct sp_pipe {
 	/* private */
 	bool reading, finish, over;
 	int sys; /* libuv's code, when broken */
+	/* since the last write, while frames come: when it was looked at the clock first, 0: not yet; read since
+	 * the last look */
+	uint64_t ahead_ns;
+	size_t ahead_bytes;
 	struct list dirty, again;
 	struct sp_out out, sending;
 	uv_write_t write;
