@@ -64,7 +64,7 @@ struct pend {
 };
 
 /* The stream of bytes into the active segment. */
-#define OUT_REQS 32u
+#define OUT_REQS 64u
 struct log_out {
 	struct blk_lane *lane;
 	struct log_seg *seg;

@@ -531,7 +531,7 @@ enum err log_recover(struct log_be *lg, struct blk_lane *lane, struct why *w)
 {
 	struct start st = { .lg = lg, .lane = lane };
 	/* what is seen now stays */
-	enum err e = lg->fs->ops->sync_all(lg->fs);
+	enum err e = lg->fs->ops->sync_dir(lg->fs, "");
 	if (e == ERR_NONE)
 		e = lg->fs->ops->list(lg->fs, "", note_name, &st);
 	if (e == ERR_NONE)

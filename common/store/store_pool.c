@@ -70,12 +70,12 @@ static void lane_fini(struct blk_lane *l)
 	*l = (struct blk_lane){ 0 };
 }
 
-static enum err lane_init(struct pool_be *b, struct blk_lane *l)
+static enum err lane_init(struct pool_be *b, struct blk_lane *l, uint32_t depth)
 {
 	struct bytes areas[17];
 	size_t n = (size_t)BLK_BOUNCES * BLK_BOUNCE;
 	static_assert(BLK_BOUNCE % DISK_ALIGN == 0, "pieces are aligned");
-	l->depth = b->o.depth;
+	l->depth = depth;
 	l->bounce = aligned_alloc(DISK_ALIGN, n);
 	if (!l->bounce)
 		return ERR_NO_MEMORY;
@@ -97,9 +97,10 @@ static void lanes_fini(struct pool_be *b)
 
 static enum err lanes_init(struct pool_be *b)
 {
-	enum err e = lane_init(b, &b->writer);
+	/* of a large record the head is an io of its own: so many records are in flight all the same */
+	enum err e = lane_init(b, &b->writer, MIN_OF(2 * b->o.depth, 1024u));
 	for (uint32_t i = 0; e == ERR_NONE && i < b->o.readers; i++) {
-		e = lane_init(b, &b->reader_lanes[i]);
+		e = lane_init(b, &b->reader_lanes[i], b->o.depth);
 		b->idle_lanes[b->n_idle++] = &b->reader_lanes[i];
 	}
 	return e;
