@@ -172,6 +172,7 @@ struct store_eviction *blk_eviction_new(uint32_t n, size_t names)
 
 void blk_eviction_add(struct store_eviction *ev, const struct store_id *id, uint64_t size)
 {
+	assert(ev->items && ev->room);
 	struct store_evict_item *prev = ev->n > 0 ? &ev->items[ev->n - 1] : NULL;
 	uint8_t *at = prev ? (uint8_t *)(uintptr_t)prev->id.key.p + prev->id.key.n
 			   : (uint8_t *)ev->room;

@@ -110,7 +110,8 @@ struct disk_lane {
 };
 
 /* The folder dir: absolute, no symbolic link on the way (openat2), its descriptor kept. owned,
- * disk_fs_free(). ERR_INVALID_PARAMS, ERR_NOT_FOUND, ERR_FORBIDDEN (w). */
+ * disk_fs_free(). Raises the process's soft limit of open files as far as the hard one lets it. ERR_INVALID_PARAMS,
+ * ERR_NOT_FOUND, ERR_FORBIDDEN (w). */
 enum err disk_posix_new(const char *dir, struct disk_fs **out, struct why *w) MUST_CHECK;
 
 static inline void disk_fs_free(struct disk_fs *fs)

@@ -113,7 +113,7 @@ static void image_put(struct image *m, uint64_t off, const uint8_t *p, size_t n)
 {
 	if (off + n > m->n)
 		image_size(m, off + n);
-	if (n > 0)
+	if (n > 0 && m->p)
 		memcpy(m->p + off, p, n);
 }
 

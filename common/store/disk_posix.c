@@ -16,9 +16,12 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#define FILES_WANTED 65536
 
 struct posix_fs {
 	struct disk_fs fs;
@@ -352,6 +355,16 @@ static const struct disk_fs_ops posix_ops = {
 	.free = posix_free,
 };
 
+/* A tier of 2 TiB has 8,192 segments, each an open file; the usual soft limit is 1,024. */
+static void allow_files(void)
+{
+	struct rlimit r;
+	if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= FILES_WANTED)
+		return;
+	r.rlim_cur = MIN_OF(r.rlim_max, (rlim_t)FILES_WANTED);
+	(void)!setrlimit(RLIMIT_NOFILE, &r);
+}
+
 enum err disk_posix_new(const char *dir, struct disk_fs **out, struct why *w)
 {
 	if (dir[0] != '/' || strlen(dir) >= PATH_BYTES_MAX)
@@ -369,6 +382,7 @@ enum err disk_posix_new(const char *dir, struct disk_fs **out, struct why *w)
 		free(p);
 		return e;
 	}
+	allow_files();
 	pthread_mutex_init(&p->lock, NULL);
 	list_init(&p->lanes);
 	*out = &p->fs;

@@ -334,11 +334,9 @@ static enum blk_want log_wants(struct store_blk *b)
 
 static void log_free(struct log_be *lg)
 {
-	while (!list_empty(&lg->segs)) {
-		struct log_seg *s = list_entry(lg->segs.next, struct log_seg, node);
-		list_del(&s->node);
-		log_seg_free(s);
-	}
+	struct list *n;
+	while ((n = list_pop_front(&lg->segs)))
+		log_seg_free(list_entry(n, struct log_seg, node));
 	ix_fini(&lg->ix);
 	disk_close(lg->lock_file);
 	pthread_mutex_destroy(&lg->lock);
@@ -353,7 +351,7 @@ static void log_close(struct store_blk *b, struct blk_lane *lane)
 	struct log_be *lg = log_of(b);
 	log_out_init(&lg->out, lane);
 	/* the next start finds a footer; without one it reads records */
-	if (lg->n_kills > 0 && !lg->broken && log_write_kills(lg) == ERR_NONE)
+	if (log_may_write(lg) && log_write_kills(lg) == ERR_NONE)
 		(void)log_commit(lg);
 	(void)log_seal(lg);
 	log_free(lg);

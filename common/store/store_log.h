@@ -176,6 +176,7 @@ void log_out_seek(struct log_out *o, uint64_t at);
 enum err log_write_dels(struct log_be *lg, const struct logrec_place *p, uint32_t n) MUST_CHECK;
 /* What is pending becomes true, or fails as one. ERR_IO: the segment is bad now. */
 enum err log_commit(struct log_be *lg);
+bool log_may_write(struct log_be *lg);
 /* All kills become delete records, pending. */
 enum err log_write_kills(struct log_be *lg) MUST_CHECK;
 /* Ends the active segment, if there is one. */

@@ -93,7 +93,7 @@ enum err log_pick(struct store_blk *b, struct blk_lane *lane, bool starved,
 	enum err e = ERR_NONE;
 	*out = NULL;
 	lg->out.lane = lane;
-	if (lg->n_kills > 0 && !lg->broken) { /* G3, before somebody waits for it */
+	if (log_may_write(lg)) { /* G3, before somebody waits for it */
 		e = log_write_kills(lg);
 		(void)log_commit(lg);
 		if (e != ERR_BUSY && e != ERR_NO_SPACE && e != ERR_NONE)

@@ -282,19 +282,18 @@ enum err log_write_dels(struct log_be *lg, const struct logrec_place *p, uint32_
 
 enum err log_write_kills(struct log_be *lg)
 {
-	enum err e = ERR_NONE;
-	if (lg->n_kills == 0)
-		return ERR_NONE;
 	/* a copy: readers add to the list, and a commit on the way takes from it */
 	pthread_mutex_lock(&lg->lock);
 	uint32_t n = lg->n_kills;
-	struct logrec_place *mine = malloc(n * sizeof(*mine));
+	struct logrec_place *mine = n > 0 ? malloc(n * sizeof(*mine)) : NULL;
 	if (mine)
 		memcpy(mine, lg->kills, n * sizeof(*mine));
 	pthread_mutex_unlock(&lg->lock);
+	if (n == 0)
+		return ERR_NONE;
 	if (!mine)
 		return ERR_NO_MEMORY;
-	e = log_write_dels(lg, mine, n);
+	enum err e = log_write_dels(lg, mine, n);
 	free(mine);
 	return e;
 }
@@ -588,7 +587,7 @@ static void put_rider(struct log_be *lg, struct store_put_item *it)
 	settle(it, there ? ERR_NONE : ERR_IO);
 }
 
-static bool may_write(struct log_be *lg)
+bool log_may_write(struct log_be *lg)
 {
 	pthread_mutex_lock(&lg->lock);
 	bool ok = !lg->broken;
@@ -600,7 +599,7 @@ void log_put(struct store_blk *b, struct blk_lane *lane, struct store_put *r)
 {
 	struct log_be *lg = log_of(b);
 	lg->out.lane = lane;
-	enum err e = may_write(lg) ? log_write_kills(lg) : ERR_IO; /* G3 */
+	enum err e = log_may_write(lg) ? log_write_kills(lg) : ERR_IO; /* G3 */
 	bool no_room = e == ERR_BUSY || e == ERR_NO_SPACE;
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct store_put_item *it = &r->items[i];
@@ -713,7 +712,7 @@ void log_del(struct store_blk *b, struct blk_lane *lane, struct store_del *r)
 	uint32_t n = 0;
 	lg->out.lane = lane;
 	uint64_t bad = lg->n.bad_files;
-	enum err e = may_write(lg) ? log_write_kills(lg) : ERR_IO; /* G3 */
+	enum err e = log_may_write(lg) ? log_write_kills(lg) : ERR_IO; /* G3 */
 	for (uint32_t i = 0; i < r->n; i++) {
 		if (e) {
 			r->items[i].absent = false;

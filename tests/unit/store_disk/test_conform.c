@@ -546,6 +546,35 @@ CONFORM(objects_have_a_limit_too)
 	free(v);
 }
 
+/* Others fill the file system: room is made, as at the limit. */
+CONFORM(a_full_file_system_is_no_error)
+{
+	struct evictions *e = calloc(1, sizeof(*e));
+	struct store_stat s;
+	uint8_t *v = conf_bytes(19, 60000);
+	if (!r->row->in_memory) {
+		free(e);
+		free(v);
+		return;
+	}
+	r->arg = e;
+	r->on_evict = tell;
+	r->on_evicted = note_gone;
+	r->o.limit_bytes = 32 << 20;
+	cr_assert_eq(conf_open(r), ERR_NONE);
+	for (uint32_t i = 0; i < 50; i++)
+		cr_assert_eq(conf_put_one(r, conf_id(i), v, 59000), ERR_NONE);
+	disk_cut_space(r->disk, 8 << 20);
+	for (uint32_t i = 50; i < 300; i++)
+		cr_assert_eq(conf_put_one(r, conf_id(i), v, 59000), ERR_NONE, "at %u", i);
+	store_be_stat(r->be, &s);
+	cr_assert(s.bytes_used <= 8 << 20 && e->n_gone > 100);
+	cr_assert_eq(conf_get_one(r, conf_id(299), v, 59000), ERR_NONE);
+	conf_close(r);
+	free(e);
+	free(v);
+}
+
 /* ---- many at once, bounds, the end ---- */
 
 struct many {
