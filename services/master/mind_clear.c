@@ -64,8 +64,7 @@ static struct segment *in_pieces(const struct mind *m, uint64_t bytes, struct ho
 	uint64_t most = 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		struct holder *h = m->holders[i];
-		for (size_t s = 0;
-		     h->state == HOLDER_MERGED && !holder_late(m, h) && s < h->n_segs; s++) {
+		for (size_t s = 0; holder_gives(m, h) && s < h->n_segs; s++) {
 			const struct alloc *a = h->segs[s].alloc;
 			uint64_t left = alloc_bytes(a) - alloc_used(a);
 			if (left < bytes || left <= most)
@@ -103,9 +102,7 @@ static bool comes(const struct mind *m, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		const struct holder *h = m->holders[i];
-		if (h->state != HOLDER_MERGED || h->coming == 0 || holder_late(m, h))
-			continue;
-		for (size_t s = 0; s < h->n_segs; s++) {
+		for (size_t s = 0; h->coming && holder_gives(m, h) && s < h->n_segs; s++) {
 			const struct alloc *a = h->segs[s].alloc;
 			if (alloc_bytes(a) - alloc_used(a) + h->coming >= bytes)
 				return true;
@@ -258,7 +255,8 @@ bool clear_work(struct mind *m)
 	struct clear *k = m->clear;
 	if (!k)
 		return false;
-	if (k->h->state != HOLDER_MERGED || k->h->merge != k->merge) { /* another knowledge */
+	if (!holder_gives(m, k->h) ||
+	    k->h->merge != k->merge) { /* no use now, or another knowledge */
 		ended(m, false);
 		return false;
 	}

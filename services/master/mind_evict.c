@@ -20,8 +20,7 @@ static uint64_t bytes_of(const struct obj *o)
 	return n;
 }
 
-/* Nothing is going on with it, and its space comes back now from one holder at least (L4) that is in use: what only
- * draining holders have makes no room. */
+/* Nothing is going on with it, and its space comes back now from one holder at least that can use it (L4). */
 static bool evictable(const struct mind *m, const struct obj *o)
 {
 	if (o->work || obj_leased(m, o))
@@ -31,7 +30,7 @@ static bool evictable(const struct mind *m, const struct obj *o)
 		const struct holder *h = m->holders[c->holder];
 		if (h->state != HOLDER_MERGED)
 			return false;
-		any |= c->state == COPY_COMMITTED && !holder_late(m, h) && !h->draining;
+		any |= c->state == COPY_COMMITTED && holder_gives(m, h);
 	}
 	return any;
 }
@@ -248,7 +247,7 @@ static uint64_t coming_soon(const struct mind *m)
 {
 	uint64_t n = m->coming;
 	for (uint32_t i = 0; i < m->n_holders; i++)
-		n -= holder_late(m, m->holders[i]) ? m->holders[i]->coming : 0;
+		n -= holder_gives(m, m->holders[i]) ? 0 : m->holders[i]->coming;
 	return n;
 }
 

@@ -389,8 +389,8 @@ struct mind {
 	uint32_t shows;		       /* whose turn it is among copies that are alike */
 	uint64_t lease_end_ns;	       /* met in the turn of an eviction */
 	uint64_t pinned;	       /* of attempts and copies */
-	struct clear *clear;   /* room in one piece is being made (mind_clear.c) */
-	uint64_t clear_ns;     /* the last one is waited for until then; in vain: none before */
+	struct clear *clear;	       /* room in one piece is being made (mind_clear.c) */
+	uint64_t clear_ns; /* the last one is waited for until then; in vain: none before */
 	bool clear_vain;
 	uint64_t n_waiting, n_copies, n_served, bytes, coming;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
@@ -554,6 +554,8 @@ uint64_t slots_later_ns(const struct holder *h);
 void slots_hurry(struct mind *m, struct holder *h);
 /* It is suspect, or has answered no command for LATE_MS: others make room meanwhile (L4). */
 bool holder_late(const struct mind *m, const struct holder *h);
+/* What is freed there can be put to, soon: it is merged, not late, and not being drained. */
+bool holder_gives(const struct mind *m, const struct holder *h);
 void pages_free(struct mind *m, struct holder *h);
 
 /* ---- mind_group.c ---- */

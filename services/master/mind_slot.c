@@ -142,6 +142,11 @@ bool holder_late(const struct mind *m, const struct holder *h)
 	return h->suspect || (h->n_sent && m->now - h->heard_ns > LATE_MS * 1000000ull);
 }
 
+bool holder_gives(const struct mind *m, const struct holder *h)
+{
+	return h->state == HOLDER_MERGED && !h->draining && !holder_late(m, h);
+}
+
 static void send_page(struct mind *m, struct holder *h, struct slot_page *p)
 {
 	for (uint32_t w = 0; w < ARRAY_LEN(p->owed); w++)

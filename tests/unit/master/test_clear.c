@@ -177,6 +177,38 @@ Test(clear, leased_neighbours_stay)
 	NO_LEAKS();
 }
 
+/* Room at a holder that is being drained is none: nothing is evicted for it there (L5). */
+Test(clear, nothing_at_a_holder_that_is_drained)
+{
+	struct rig *r = full(&to_the_brim, NULL);
+	const struct msg_task_start_req q = { .kind = MIND_TASK_DRAIN,
+					      .from = BYTES_STR(r->h[0].id) };
+	struct why why = { 0 };
+	struct rig_put p;
+	uint64_t id = 0;
+	r->h[1].bytes = 64 << 10; /* nothing of it fits there */
+	rig_register(r, 1);
+	rig_run(r);
+	rig_start(r, &p, "all of it", 64 << 10, 1, false);
+	cr_assert_eq(p.p.call.err, ERR_NONE);
+	for (unsigned i = 0; i < 128; i++)
+		cr_assert_eq(rig_remove(r, key(i * 389 % N)), ERR_NONE);
+	cr_assert_eq(mind_task_start(r->m, BYTES(NULL, 0), &q, &id, &why), ERR_NONE, "%s",
+		     why.text);
+	rig_start(r, &p, "big", BIG, -1, false);
+	for (int i = 0; i < 20; i++) {
+		rig_run(r);
+		rig_pass(r, 500);
+	}
+	cr_assert(!p.done || p.p.call.err == ERR_BUSY, "%s", err_name(p.p.call.err));
+	if (!p.done)
+		mind_drop(r->m, &p.p.call);
+	cr_assert_eq(rig_counts(r).evictions, 0);
+	cr_assert_eq(left(r), N - 128);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* The holder is adopted anew in the middle; another put is quicker; the mind ends. */
 Test(clear, what_comes_between)
 {
