@@ -389,9 +389,8 @@ void pulls_resolve(struct mind *m, struct holder *h)
 {
 	struct why why = { 0 };
 	why_note(&why, ERR_TEMPORARILY_AWAY, "%s went away, or began anew", h->id);
-	while (!list_empty(&h->pulls))
-		pull_end(m, list_entry(h->pulls.next, struct pull, of_holder), false, why.err,
-			 &why);
+	for (struct list *l; (l = list_pop_front(&h->pulls));)
+		pull_end(m, list_entry(l, struct pull, of_holder), false, why.err, &why);
 }
 
 /* ---- T2, T3 ---- */
