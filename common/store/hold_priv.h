@@ -24,7 +24,7 @@ struct hold {
 	uint32_t n_named;
 	uint64_t named[HOLD_NAMED_MAX];
 	struct closed *closed[OBJ_SHARDS_MAX]; /* made when the shard first commits */
-	uint64_t copies[OBJ_SHARDS_MAX]; /* the highest number of a COPY in this epoch */
+	uint64_t copies[OBJ_SHARDS_MAX];       /* the highest number of a COPY in this epoch */
 	bool scan_owed
 		[OBJ_SHARDS_MAX];  /* the epoch rose, its hazards were not all taken down */
 	struct hold_range *ranges; /* by (version, shard) */

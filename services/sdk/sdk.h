@@ -199,7 +199,7 @@ struct pml_op {
 	pthread_cond_t cond;
 	bool done, orphan; /* orphan: freed by its owner while under way */
 	bool cancelled;	   /* atomic: see op_cancel_users */
-	uint64_t spin_ns;	      /* a waiter looks for so long before it sleeps */
+	uint64_t spin_ns;  /* a waiter looks for so long before it sleeps */
 	struct list cq_node;
 	bool collected; /* taken from its queue; under the queue's lock */
 

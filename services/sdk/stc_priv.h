@@ -50,9 +50,10 @@ enum {
 	STC_READS_MAX = 4,   /* losses of one get: then LEASE_LOST */
 	STC_TICKETS_MAX = 2, /* that a holder may refuse before the put does not begin again */
 	STC_REVOKES_MAX = 65536,
-	STC_LANES = 4,		  /* data lanes to one holder: a copy each */
-	STC_PEERS_MAX = 256,	  /* holders by their lanes, kept while nobody uses them */
-	STC_LANE_REST_MS = 50,	  /* after a lane that failed, doubling to 1.6 s: who is back is used within 3 s */
+	STC_LANES = 4,	     /* data lanes to one holder: a copy each */
+	STC_PEERS_MAX = 256, /* holders by their lanes, kept while nobody uses them */
+	STC_LANE_REST_MS =
+		50, /* after a lane that failed, doubling to 1.6 s: who is back is used within 3 s */
 	STC_STALL_MS = 2000,	  /* as suspect_ms: by then the master knows, too */
 	STC_LANE_IDLE_MS = 30000, /* a lane that nobody uses for so long is closed */
 };
