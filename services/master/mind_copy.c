@@ -32,6 +32,8 @@ static bool name_eq(const struct map_node *n, const void *key)
 struct pull *pull_of(const struct mind *m, uint64_t version, uint32_t holder)
 {
 	const struct pull_name k = { version, holder };
+	if (m->pulls.n == 0) /* an inventory asks for each entry */
+		return NULL;
 	struct map_node *n = map_find(&m->pulls, name_hash(&k), name_eq, &k);
 	return n ? container_of(n, struct pull, node) : NULL;
 }
