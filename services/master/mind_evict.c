@@ -299,7 +299,8 @@ bool evict_index(struct mind *m, enum err *e, uint32_t *retry_ms)
 	return any;
 }
 
-/* What is being drained takes nothing any more: the others have to have the room. */
+/* What was evicted already and waits for leases of before has not to be evicted again.
+ * What is being drained takes nothing any more: the others have to have the room. */
 static bool above(const struct mind *m)
 {
 	uint64_t used = m->used, total = m->total;
@@ -311,12 +312,14 @@ static bool above(const struct mind *m)
 		for (size_t s = 0; s < h->n_segs; s++)
 			total -= alloc_bytes(h->segs[s].alloc);
 	}
-	return (double)used - (double)m->coming > m->l.high_watermark * (double)total;
+	return (double)used - (double)m->coming - (double)m->later >
+	       m->l.high_watermark * (double)total;
 }
 
 uint64_t evict_due_ns(const struct mind *m)
 {
-	if (!above(m))
+	/* what all together have is known when all are merged */
+	if (m->n_unmerged || m->n_partial || !above(m))
 		return UINT64_MAX;
 	return MAX_OF(m->now, MAX_OF(m->evict_ns, segs_growing_ns(m)));
 }

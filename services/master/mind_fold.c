@@ -17,8 +17,8 @@ static void fold_bytes(struct fold *f, const uint8_t *p, size_t n)
 static void fold_copy(const struct copy *c, struct fold *f)
 {
 	f->word(f, (uint64_t)c->holder << 32 | c->slot);
-	f->word(f, (uint64_t)c->state << 16 | (uint64_t)(c->flags & ~COPY_COMING) << 8 |
-			   c->reason);
+	f->word(f, (uint64_t)c->state << 16 |
+			   (uint64_t)(c->flags & ~(COPY_COMING | COPY_LATER)) << 8 | c->reason);
 	f->version(f, c->version);
 	f->generation(f, c->generation);
 	f->word(f, c->n_ranges ? c->ranges[0].offset : UINT64_MAX);

@@ -300,6 +300,7 @@ void mind_counts(const struct mind *m, struct mind_counts *out)
 /* ---- the recount ---- */
 
 struct tally {
+	uint64_t later;
 	uint64_t copies, served, grouped, pulls, lacks;
 	struct tenant_sum {
 		uint64_t used, pinned, served;
@@ -365,6 +366,7 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	for (const struct copy *c = o->copies; c; c = c->next) {
 		check_copy(m, o, c);
 		t->copies++;
+		t->later += c->flags & COPY_LATER ? rounded(c->ranges, c->n_ranges) : 0;
 		sum->used += rounded(c->ranges, c->n_ranges);
 		if (c->opts && c->opts->m.hard_pin)
 			sum->pinned += rounded(c->ranges, c->n_ranges);
@@ -473,6 +475,7 @@ void mind_check(const struct mind *m)
 			total += alloc_bytes(h->segs[s].alloc);
 		used += h->state == HOLDER_MERGED ? h->used : 0;
 	}
+	assert(t.later == m->later);
 	assert(t.copies == m->n_copies && t.served == m->n_served); /* I4 */
 	assert(t.pulls == m->pulls.n && t.lacks == m->lacks.n);
 	check_tenants(m, &t);

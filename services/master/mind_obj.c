@@ -213,6 +213,9 @@ static uint64_t space_of(const struct copy *c)
 void copy_coming(struct mind *m, struct copy *c, bool on)
 {
 	bool is = c->flags & COPY_COMING;
+	if (c->flags & COPY_LATER)
+		m->later -= space_of(c);
+	c->flags &= (uint8_t)~COPY_LATER;
 	if (is == on)
 		return;
 	uint64_t n = on ? space_of(c) : -space_of(c);
@@ -220,6 +223,13 @@ void copy_coming(struct mind *m, struct copy *c, bool on)
 	m->coming += n;
 	m->holders[c->holder]->coming += n;
 	m->tenant[c->obj->tenant]->coming += n;
+}
+
+void copy_later(struct mind *m, struct copy *c)
+{
+	copy_coming(m, c, false);
+	c->flags |= COPY_LATER;
+	m->later += space_of(c);
 }
 
 static void unlink_copy(struct copy *c)

@@ -51,6 +51,7 @@ enum copy_flag {
 	COPY_BARRED = 8,  /* by tombstone or floor: SETTLED waits for its RETIRE (V11) */
 	COPY_RANGED = 16, /* the range remove under way waits for its RETIRE */
 	COPY_COMING = 32, /* its space is on its way back: counted in m->coming */
+	COPY_LATER = 64,  /* it comes back when leases have ended: counted in m->later */
 };
 enum call_kind { CALL_PLAIN, CALL_PUB };
 
@@ -392,7 +393,7 @@ struct mind {
 	struct clear *clear;	       /* room in one piece is being made (mind_clear.c) */
 	uint64_t clear_ns; /* the last one is waited for until then; in vain: none before */
 	bool clear_vain;
-	uint64_t n_waiting, n_copies, n_served, bytes, coming;
+	uint64_t n_waiting, n_copies, n_served, bytes, coming, later;
 	uint64_t total, used, quarantine; /* of merged holders' segments */
 	uint64_t evict_left;		  /* of this round */
 	uint64_t evict_ns;		  /* the last round found nothing: not before */
@@ -530,6 +531,7 @@ enum lru lru_of(const struct mind *m, const struct obj *o); /* as its pins have 
 void lru_add(struct mind *m, struct obj *o, enum lru which, bool old);
 void lru_del(struct mind *m, struct obj *o);
 void copy_coming(struct mind *m, struct copy *c, bool on);
+void copy_later(struct mind *m, struct copy *c); /* instead: until copy_coming is said again */
 void obj_show(struct mind *m, const struct obj *o, const struct copy *best,
 	      struct mind_object *out);
 

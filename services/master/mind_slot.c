@@ -283,7 +283,7 @@ static void later(struct mind *m, struct holder *h, struct copy *c, uint64_t at)
 {
 	struct slot_page *p = page_of(h, c->slot);
 	assert(p);
-	copy_coming(m, c, false);
+	copy_later(m, c);
 	if (!bit(p->later, c->slot)) {
 		bit_set(p->later, c->slot);
 		p->n_later++;

@@ -225,6 +225,65 @@ Test(space, above_the_watermark_a_twentieth_goes, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* The pool is all holders' together: while some are still to be merged nothing is too full. */
+Test(space, after_a_restart_nothing_goes_for_the_watermark_until_all_are_merged, .timeout = 10)
+{
+	struct rig *r = rig_new();
+	char k[8];
+	for (int i = 0; i < 245; i++) { /* h0: 96 %, both: 48 % */
+		struct rig_put p;
+		snprintf(k, sizeof(k), "k%d", i);
+		rig_start(r, &p, k, 4096, 0, false);
+		cr_assert_eq(rig_commit(r, &p), ERR_NONE);
+		rig_publish(r, &p);
+		r->h[0].slots[p.slot].published = true;
+	}
+	rig_run(r);
+	r->h[1].up = false;
+	rig_restart(r);
+	rig_register(r, 0);
+	for (int i = 0; i < 5; i++) {
+		rig_run(r);
+		rig_pass(r, 500);
+	}
+	r->h[1].up = true;
+	rig_register(r, 1);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).evictions, 0);
+	cr_assert_eq(rig_counts(r).objects, 245);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+/* What goes after a restart waits for leases of before, a minute: it is not in use any more all the same. */
+Test(space, after_a_restart_a_twentieth_goes_once, .timeout = 10)
+{
+	struct rig *r = one_holder(1 << 20);
+	char k[8];
+	for (int i = 0; i < 228; i++) { /* 89 % */
+		snprintf(k, sizeof(k), "k%d", i);
+		cr_assert_eq(put(r, k, 4096), ERR_NONE);
+	}
+	rig_restart(r);
+	rig_run(r);
+	for (int i = 0; i < 4; i++) {
+		snprintf(k, sizeof(k), "n%d", i);
+		cr_assert_eq(put(r, k, 4096), ERR_NONE);
+	}
+	for (int i = 0; i < 50; i++) {
+		rig_pass(r, 200);
+		rig_run(r);
+	}
+	cr_assert(rig_counts(r).evictions > 10 && rig_counts(r).evictions < 16, "%u",
+		  (unsigned)rig_counts(r).evictions);
+	cr_assert_gt(rig_slots(r, 0, 2), 10, "RETIRED, not freed");
+	rig_pass(r, 61000);
+	rig_run(r);
+	cr_assert_eq(rig_slots(r, 0, 2), 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* Nobody calls the mind for the watermark's sake but who asks when it is due. */
 Test(space, above_the_watermark_it_is_due, .timeout = 10)
 {
