@@ -147,7 +147,7 @@ static void judge_top(const struct box *b, const struct count *c, uint64_t term)
 	json_array_foreach(json_object_get(o, "services"), i, v)
 	{
 		cr_expect_str_eq(json_string_value(json_object_get(v, "state")), "ready");
-		cr_expect_eq(num(v, "pid"), box_pid(b, service_rows[i].name));
+		cr_expect_eq((pid_t)num(v, "pid"), box_pid(b, service_rows[i].name));
 		cr_expect_gt(num(v, "rss_bytes"), 1 << 20);
 	}
 	cr_expect_eq(i, SERVICE_COUNT);
