@@ -274,7 +274,9 @@ static void pull_step(struct mind *m, struct obj *o, struct pull *p)
 	const struct copy *c = served_of(m, o, p->version);
 	if (p->state != PULL_PLANNED) {
 		/* none is left to copy from; FENCE would bar the version there for good, should one return */
-		if (!c && !p->told && p->state != PULL_FENCING)
+		/* while its holder is adopted anew its range is no longer the allocator's: its directory ends it */
+		if (!c && !p->told && p->state != PULL_FENCING &&
+		    m->holders[p->holder]->state == HOLDER_MERGED)
 			pull_end(m, p, true, ERR_NOT_FOUND, NULL);
 		return;
 	}

@@ -379,6 +379,29 @@ Test(copy, a_late_publish_or_failure_of_it_changes_nothing, .timeout = 10)
 	NO_LEAKS();
 }
 
+Test(copy, its_source_goes_while_its_destination_is_merged, .timeout = 10)
+{
+	struct rig *r = rig_new();
+	cr_assert_eq(put_many(r, "a", 0, 1, 1), ERR_NONE);
+	cr_assert_eq(mind_copy_to(r->m, BYTES_STR("t"), BYTES_STR("a"), rig_holder(r, 1)),
+		     ERR_NONE);
+	rig_lose(r, 1, MIND_COPY); /* it was never told */
+	rig_reborn(r, 1);
+	rig_register(r, 1);
+	rig_appends(r);
+	while (rig_waiting(r, MIND_INVENTORY) == 0)
+		rig_deliver(r, 0, false); /* ADOPT is answered: the allocator is empty */
+	mind_away(r->m, BYTES_STR("h0"));
+	rig_appends(r);
+	for (int i = 0; i < 4; i++)
+		(void)mind_work(r->m);
+	rig_run(r);
+	cr_assert_eq(rig_counts(r).copying, 0);
+	cr_assert_eq(rig_counts(r).bytes_used, 0);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* ---- failures, repair ---- */
 
 Test(copy, a_failed_copy_is_made_elsewhere, .timeout = 10)
