@@ -54,7 +54,8 @@ static void register_begin(struct mst_batch *b, struct mind *mind, size_t i)
 	for (size_t s = 0; s < q->segments.n; s++)
 		segs[s] =
 			(struct mind_segment){ q->segments.p[s].segment, q->segments.p[s].bytes,
-					       q->segments.p[s].bytes_total };
+					       q->segments.p[s].bytes_total,
+					       q->segments.p[s].slots };
 	memcpy(news.instance, q->instance, sizeof(news.instance));
 	memcpy(news.pool, q->pool, sizeof(news.pool));
 	int64_t index = mind_holder_index(mind, q->holder);

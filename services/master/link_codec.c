@@ -135,7 +135,8 @@ static enum err on_adopted(struct lane *l, struct dec *d, struct mind *mind)
 	struct mind_under u = under_in(m.under);
 	for (size_t i = 0; i < m.segments.n; i++)
 		segs[i] = (struct mind_segment){ m.segments.p[i].segment, m.segments.p[i].bytes,
-						 m.segments.p[i].bytes_total };
+						 m.segments.p[i].bytes_total,
+						 m.segments.p[i].slots };
 	mind_adopted(mind, l->link->index, &u, segs, m.segments.n);
 	return ERR_NONE;
 }

@@ -156,6 +156,7 @@ void mind_appended(struct mind *m, struct mind_append *a, enum err e);
 struct mind_segment {
 	uint32_t segment;
 	uint64_t bytes, bytes_total;
+	uint32_t slots; /* of the pool; 0: not told, no limit */
 };
 struct mind_news { /* REGISTER; all borrowed for the call */
 	struct bytes id, host, fd_path;

@@ -64,7 +64,8 @@ static struct segment *in_pieces(const struct mind *m, uint64_t bytes, struct ho
 	uint64_t most = 0;
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		struct holder *h = m->holders[i];
-		for (size_t s = 0; holder_gives(m, h) && s < h->n_segs; s++) {
+		for (size_t s = 0; holder_gives(m, h) && !holder_slots_full(h) && s < h->n_segs;
+		     s++) {
 			const struct alloc *a = h->segs[s].alloc;
 			uint64_t left = alloc_bytes(a) - alloc_used(a);
 			if (left < bytes || left <= most)
@@ -102,7 +103,9 @@ static bool comes(const struct mind *m, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < m->n_holders; i++) {
 		const struct holder *h = m->holders[i];
-		for (size_t s = 0; h->coming && holder_gives(m, h) && s < h->n_segs; s++) {
+		for (size_t s = 0;
+		     h->coming && holder_gives(m, h) && !holder_slots_full(h) && s < h->n_segs;
+		     s++) {
 			const struct alloc *a = h->segs[s].alloc;
 			if (alloc_bytes(a) - alloc_used(a) + h->coming >= bytes)
 				return true;

@@ -266,6 +266,7 @@ bool evict_for(struct mind *m, const struct tenant *only, uint64_t bytes, enum e
 	       uint32_t *retry_ms)
 {
 	uint64_t coming = only ? only->coming : coming_soon(m);
+	bytes = MAX_OF(bytes, 1u); /* of a slot, when there are no bytes */
 	if (!only &&
 	    segs_growing_ns(m)) /* nothing goes for want of memory that is being mounted */
 		return true;
@@ -316,10 +317,26 @@ static bool above(const struct mind *m)
 	       m->l.high_watermark * (double)total;
 }
 
+/* The same of slots, which small objects fill first. */
+static bool slots_above(const struct mind *m)
+{
+	uint64_t used = 0, total = 0;
+	if (m->coming || m->later)
+		return false;
+	for (uint32_t i = 0; i < m->n_holders; i++) {
+		const struct holder *h = m->holders[i];
+		if (h->draining || h->state != HOLDER_MERGED || h->n_slots == 0)
+			continue;
+		used += h->n_copies + h->n_attempts + h->n_pulls;
+		total += h->n_slots;
+	}
+	return (double)used > m->l.high_watermark * (double)total;
+}
+
 uint64_t evict_due_ns(const struct mind *m)
 {
 	/* what all together have is known when all are merged */
-	if (m->n_unmerged || m->n_partial || !above(m))
+	if (m->n_unmerged || m->n_partial || (!above(m) && !slots_above(m)))
 		return UINT64_MAX;
 	return MAX_OF(m->now, MAX_OF(m->evict_ns, segs_growing_ns(m)));
 }
@@ -327,7 +344,8 @@ uint64_t evict_due_ns(const struct mind *m)
 bool evict_work(struct mind *m)
 {
 	if (m->evict_left == 0 && evict_due_ns(m) <= m->now)
-		m->evict_left = (uint64_t)(m->l.evict_ratio * (double)m->total);
+		m->evict_left =
+			(uint64_t)(m->l.evict_ratio * (double)(above(m) ? m->total : m->used));
 	if (m->evict_left == 0)
 		return false;
 	struct round r = { .want = m->evict_left };

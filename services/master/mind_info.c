@@ -405,17 +405,18 @@ static void check_holder(const struct mind *m, const struct holder *h, struct ta
 			barred += c && (c->flags & COPY_BARRED);
 			used += c ? rounded(c->ranges, c->n_ranges) : 0;
 		}
+	uint64_t attempts = 0, pulls = 0;
 	list_for_each (it, &h->attempts) {
 		const struct attempt *a = list_entry(it, struct attempt, of_holder);
 		used += rounded(a->ranges, a->n_ranges);
+		attempts++;
 	}
-	uint64_t pulls = 0;
 	list_for_each (it, &h->pulls) {
 		const struct pull *p = list_entry(it, struct pull, of_holder);
 		used += rounded(p->ranges, p->n_ranges);
 		pulls++;
 	}
-	assert(pulls == h->n_pulls);
+	assert(pulls == h->n_pulls && attempts == h->n_attempts);
 	list_for_each (it, &h->quars) {
 		const struct quar *q = list_entry(it, struct quar, node);
 		quarantine += q->bytes;

@@ -278,7 +278,8 @@ struct holder {
 	struct list early; /* publishes before it is merged; on is a struct pub */
 	struct list attempts, quars;
 	struct list pulls; /* of_holder */
-	uint32_t n_pulls;
+	uint32_t n_pulls, n_attempts;
+	uint64_t n_slots; /* what it can hold, whatever the bytes; 0: not told */
 	bool draining; /* gets nothing new; m->n_draining */
 	struct task *drain;
 	uint64_t
@@ -556,6 +557,8 @@ uint64_t slots_later_ns(const struct holder *h);
 void slots_hurry(struct mind *m, struct holder *h);
 /* It is suspect, or has answered no command for LATE_MS: others make room meanwhile (L4). */
 bool holder_late(const struct mind *m, const struct holder *h);
+/* It keeps as many objects as it can, whatever their bytes: another put there needs one of them to go (B2). */
+bool holder_slots_full(const struct holder *h);
 /* What is freed there can be put to, soon: it is merged, not late, and not being drained. */
 bool holder_gives(const struct mind *m, const struct holder *h);
 void pages_free(struct mind *m, struct holder *h);

@@ -174,6 +174,7 @@ static void attempt_unlink(struct mind *m, struct attempt *a)
 	map_remove(&m->by_version, &a->by_version);
 	map_remove(&m->by_number, &a->by_number);
 	list_del(&a->of_holder);
+	m->holders[a->holder]->n_attempts--;
 	list_del(&a->of_time);
 	a->obj->work->attempt = NULL;
 	charge_attempt(m, a, false);
@@ -478,6 +479,7 @@ static struct attempt *attempt_new(struct mind *m, struct obj *o, struct client 
 	m->last++;
 	o->work->attempt = a;
 	list_push_back(&at->h->attempts, &a->of_holder);
+	at->h->n_attempts++;
 	list_push_back(&m->times, &a->of_time);
 	client_hold(client);
 	m->bytes += attempt_bytes(a);

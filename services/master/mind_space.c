@@ -28,6 +28,18 @@ void segs_free(struct mind *m, struct holder *h)
 	h->n_lost = 0;
 }
 
+static void slots_told(struct holder *h, const struct mind_segment *s, size_t n)
+{
+	h->n_slots = 0;
+	for (size_t i = 0; i < n; i++)
+		h->n_slots = MAX_OF(h->n_slots, s[i].slots);
+}
+
+bool holder_slots_full(const struct holder *h)
+{
+	return h->n_slots && h->n_copies + h->n_attempts + h->n_pulls >= h->n_slots;
+}
+
 enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment *s, size_t n)
 {
 	assert(h->state != HOLDER_MERGED);
@@ -36,6 +48,7 @@ enum err segs_reset(struct mind *m, struct holder *h, const struct mind_segment 
 	h->segs = calloc(n + 1, sizeof(*h->segs));
 	if (!h->segs)
 		return ERR_NO_MEMORY;
+	slots_told(h, s, n);
 	for (size_t i = 0; i < n; i++) {
 		struct segment *g = &h->segs[h->n_segs];
 		if (s[i].bytes_total == 0 || seg_of(h, s[i].segment))
@@ -163,7 +176,7 @@ static bool take_ranges(struct mind *m, struct holder *h, struct segment *g, uin
 
 bool space_take_at(struct mind *m, struct holder *h, uint64_t bytes, struct place *out)
 {
-	if (h->state != HOLDER_MERGED || h->draining) /* L5 */
+	if (h->state != HOLDER_MERGED || h->draining || holder_slots_full(h)) /* L5 */
 		return false;
 	for (size_t i = 0; i < h->n_segs; i++) { /* in turn: NUMA nodes fill alike */
 		struct segment *g = &h->segs[h->seg_at++ % h->n_segs];
@@ -188,7 +201,7 @@ uint64_t space_largest(const struct mind *m)
 /* An object of no bytes has no ranges, yet a holder keeps its slot. */
 static bool take_none(struct mind *m, struct holder *h, struct place *out)
 {
-	if (h->state != HOLDER_MERGED || h->draining)
+	if (h->state != HOLDER_MERGED || h->draining || holder_slots_full(h))
 		return false;
 	*out = (struct place){ .h = h };
 	return true;

@@ -102,7 +102,8 @@ size_t xfa_memory_segments(const struct xfa *x, struct msg_segment *out)
 		struct mempool_segment s = mempool_segment(x->pool, i);
 		out[i] = (struct msg_segment){ .segment = i,
 					       .bytes = s.bytes,
-					       .bytes_total = s.bytes_total };
+					       .bytes_total = s.bytes_total,
+					       .slots = mempool_slots(x->pool) };
 	}
 	return n;
 }

@@ -78,7 +78,7 @@ static void still_writing(struct fake *f)
 static void adopt(struct rig *r, struct fake *f, const struct rig_cmd *q)
 {
 	const struct mind_under *u = &q->c.under;
-	const struct mind_segment seg = { 0, f->bytes, MAX_OF(f->bytes, f->whole) };
+	const struct mind_segment seg = { 0, f->bytes, MAX_OF(f->bytes, f->whole), f->n_slots };
 	if (u->term < f->term || (u->term == f->term && u->adoption < f->adoption)) {
 		mind_refused(r->m, q->c.holder, u, ERR_STALE_TERM);
 		return;
@@ -323,7 +323,7 @@ void rig_register(struct rig *r, int h)
 	char text[32];
 	snprintf(text, sizeof(text), "tcp://h%d", h);
 	const struct bytes addr = BYTES_STR(text);
-	const struct mind_segment seg = { 0, f->bytes, MAX_OF(f->bytes, f->whole) };
+	const struct mind_segment seg = { 0, f->bytes, MAX_OF(f->bytes, f->whole), f->n_slots };
 	struct mind_news n = { .id = BYTES_STR(f->id),
 			       .host = BYTES_STR(host),
 			       .kind = 1,

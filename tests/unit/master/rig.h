@@ -41,6 +41,7 @@ struct fake {
 	bool up;	  /* answers */
 	uint8_t pool, instance;
 	uint64_t term, adoption, epoch;
+	uint32_t n_slots;      /* told with its segment; 0: not */
 	uint64_t bytes, whole; /* ready; of the segment when all is mounted (0: bytes) */
 	struct fake_slot slots[FAKE_SLOTS];
 	uint64_t closed[FAKE_CLOSED];

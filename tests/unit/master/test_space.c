@@ -53,6 +53,61 @@ static enum err use(struct rig *r, const char *key, uint32_t lease_ms, uint64_t 
 	return e;
 }
 
+/* B2: small objects fill a holder's slots before its bytes; the watermark and puts make room there, too. */
+Test(space, slots_fill_before_bytes, .timeout = 10)
+{
+	struct rig *r = rig_bare(NULL);
+	char key[16];
+	r->h[0].bytes = 1 << 20;
+	r->h[0].n_slots = 32;
+	rig_register(r, 0);
+	rig_run(r);
+	for (unsigned i = 0; i < 200; i++) {
+		snprintf(key, sizeof(key), "k%u", i);
+		cr_assert_eq(put(r, key, i % 3 ? 100 : 0), ERR_NONE, "%s", key);
+		cr_assert_eq(use(r, key, 0, NULL), ERR_NONE, "%s", key);
+		struct mind_counts c = rig_counts(r);
+		cr_assert_leq(c.copies + c.attempts, 32, "%s", key);
+		rig_pass(r, 20);
+		rig_run(r);
+	}
+	cr_assert_gt(rig_counts(r).objects, 16, "no more than what has to go");
+	cr_assert_gt(rig_counts(r).evictions, 100);
+	rig_free(r);
+	NO_LEAKS();
+}
+
+Test(space, slots_full_of_leases_and_pins, .timeout = 10)
+{
+	struct rig *r = rig_bare(NULL);
+	const struct msg_put_opts pin = { .hard_pin = true };
+	char key[16];
+	r->h[0].bytes = 1 << 20;
+	r->h[0].n_slots = 16;
+	rig_register(r, 0);
+	rig_run(r);
+	for (unsigned i = 0; i < 16; i++) {
+		snprintf(key, sizeof(key), "k%u", i);
+		cr_assert_eq(put_opts(r, key, 100, i < 15 ? &pin : NULL), ERR_NONE, "%s", key);
+		cr_assert_eq(use(r, key, 5000, NULL), ERR_NONE);
+	}
+	struct rig_put p;
+	rig_start(r, &p, "one more", 100, -1, false);
+	rig_run(r);
+	cr_assert(p.done);
+	cr_assert_eq(p.p.call.err, ERR_BUSY);
+	cr_assert_gt(p.p.call.retry_ms, 0, "when the lease ends");
+	cr_assert_eq(rig_counts(r).evictions, 0);
+	rig_pass(r, 6000);
+	cr_assert_eq(put_opts(r, "one more", 100, &pin), ERR_NONE);
+	rig_start(r, &p, "too many", 100, -1, false);
+	rig_run(r);
+	cr_assert(p.done);
+	cr_assert_eq(p.p.call.err, ERR_POOL_PINNED);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 /* A hint: of keys that are there, and not, and of tenants that nobody knows; as many as one likes. */
 Test(space, warmed_keys_are_as_they_were, .timeout = 10)
 {
