@@ -15,7 +15,7 @@ static struct {
 	uint32_t method, kind, replica_num, n_keys, n_ids, starts;
 	uint64_t ids[4];
 	char from[65], to[65], key[2][8];
-	bool admin, lost, hangs_up;
+	bool admin, lost;
 } seen;
 
 static void text(char *out, size_t size, struct bytes b)
@@ -44,6 +44,11 @@ static void on_start(struct rpc_req *r)
 	text(seen.from, sizeof(seen.from), q.from);
 	text(seen.to, sizeof(seen.to), q.to);
 	seen.starts++;
+	if (seen.lost) { /* as when the connection breaks */
+		rpc_reply(r, ERR_CONN_LOST, 0, BYTES("", 0));
+		arena_fini(&a);
+		return;
+	}
 	enc_task_start_rep(&b, &(struct msg_task_start_rep){ .id = 4711 });
 	reply(r, &b);
 	arena_fini(&a);
@@ -170,6 +175,20 @@ Test(task, status)
 	seen.lost = false;
 	cr_expect_eq(pml_task_cancel(x.p, 7, NULL, &x.err), 0, "%s", x.err.text);
 	cr_expect(seen.method == METHOD_TASK_CANCEL && seen.n_ids == 1 && seen.ids[0] == 7);
+	fix_close(&x);
+	NO_LEAKS();
+}
+
+/* Whether it runs is not known: it is not started a second time. */
+Test(task, an_answer_that_is_lost)
+{
+	struct fix x;
+	struct pml_item it = item("a");
+	uint64_t id = 5;
+	task_fix(&x);
+	seen.lost = true;
+	cr_expect_eq(pml_copy(x.p, &it, 1, NULL, &id, &x.err), PML_ERR_CONN_LOST);
+	cr_expect(seen.starts == 1 && id == 5, "%u", seen.starts);
 	fix_close(&x);
 	NO_LEAKS();
 }
