@@ -280,7 +280,7 @@ struct holder {
 	struct list pulls; /* of_holder */
 	uint32_t n_pulls, n_attempts;
 	uint64_t n_slots; /* what it can hold, whatever the bytes; 0: not told */
-	bool draining; /* gets nothing new; m->n_draining */
+	bool draining;	  /* gets nothing new; m->n_draining */
 	struct task *drain;
 	uint64_t
 		copy_rest_ns; /* it refused a copy, or failed by itself: no other before that */
