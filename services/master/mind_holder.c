@@ -31,6 +31,7 @@ static uint64_t bytes_of(const struct holder *h)
 
 void holder_set(struct mind *m, struct holder *h, enum holder_state s, bool known)
 {
+	assert(m && h);
 	uint32_t *n = counter_of(m, h);
 	if (n)
 		--*n;

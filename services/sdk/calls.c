@@ -150,7 +150,7 @@ int pml_echo(struct pml *p, const char *service, const void *data, size_t n, voi
 		e = sdk_error(err, ERR_TOO_LARGE, 0, service, "answer",
 			      "%zu bytes came back, the buffer holds %zu", got->n, cap);
 	if (e == PML_ERR_NONE) {
-		if (got->n)
+		if (got->n && out)
 			memcpy(out, got->p, got->n);
 		*n_out = got->n;
 	}

@@ -98,7 +98,8 @@ static int check(int rank)
 	int l, t;
 	for (l = 0; l < LAYERS; l++)
 		for (t = 0; t < TOKENS; t++)
-			if (memcmp(tiles[l][t], cache[l][t][rank * MINE], sizeof(tiles[l][t])))
+			if (memcmp(tiles[l][t], cache[l][t][rank * MINE],
+				   sizeof(tiles[l][t])) != 0)
 				return 1;
 	printf("rank %d has its heads of %d layers\n", rank, LAYERS);
 	return 0;
