@@ -79,7 +79,8 @@ static enum err lane_init(struct pool_be *b, struct blk_lane *l, uint32_t depth)
 	l->bounce = aligned_alloc(DISK_ALIGN, n);
 	if (!l->bounce)
 		return ERR_NO_MEMORY;
-	memcpy(areas, b->o.buffers, b->o.n_buffers * sizeof(areas[0]));
+	for (size_t i = 0; i < b->o.n_buffers; i++)
+		areas[i] = b->o.buffers[i];
 	areas[b->o.n_buffers] = BYTES(l->bounce, n);
 	const struct disk_lane_opts o = { .depth = l->depth,
 					  .uring = b->o.uring == STORE_URING_AUTO,
