@@ -5,12 +5,20 @@
  */
 #pragma once
 
+#include "../../support/leak.h"
 #include "store/disk_cut.h"
 #include "store/store_blk.h"
 
 #define RIG_IDS	  48
 #define RIG_SIZES 8
 #define RIG_LIMIT (6u << 20)
+
+/* A sanitizer is slow: there each of a test's parameters walks every so manieth place, others each a different one. */
+#ifdef LEAK_CHECKED
+#define RIG_STEP 7
+#else
+#define RIG_STEP 1
+#endif
 
 enum rig_state { RIG_ABSENT, RIG_PRESENT, RIG_UNKNOWN };
 

@@ -98,7 +98,7 @@ ParameterizedTest(struct param *p, power, cut_at_every_operation, .timeout = 120
 {
 	const unsigned steps = 24;
 	uint64_t n = ops_of_life(p, steps);
-	for (uint64_t i = 0; i <= n; i++) {
+	for (uint64_t i = p->seed % RIG_STEP; i <= n; i += RIG_STEP) {
 		one_cut(p, i, steps, (enum disk_cut_keep)(i % 5));
 		one_cut(p, i, steps, CUT_RANDOM);
 	}
@@ -135,7 +135,7 @@ ParameterizedTest(struct param *p, power, errors_at_every_operation, .timeout = 
 {
 	const unsigned steps = 24;
 	uint64_t n = ops_of_life(p, steps);
-	for (uint64_t i = 0; i <= n; i++) {
+	for (uint64_t i = p->seed % RIG_STEP; i <= n; i += RIG_STEP) {
 		one_error(p, i, 1, steps, ERR_IO, i & 1);
 		one_error(p, i, 1 + i % 3, steps, ERR_NO_SPACE, !(i & 1));
 	}
