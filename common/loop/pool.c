@@ -8,10 +8,10 @@
 #include "loop/pool.h"
 
 #include "base/fault.h"
+#include "loop/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -81,18 +81,12 @@ static void *worker_main(void *arg)
 	}
 }
 
-/* Signals are for the loop's thread. */
 static enum err start_thread(struct worker *w)
 {
-	sigset_t all, old;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int r = FAULT(pool_thread) ? EAGAIN : pthread_create(&w->thread, NULL, worker_main, w);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (r)
-		return err_from_errno(r);
-	pthread_setname_np(w->thread, w->pool->o.name);
-	return ERR_NONE;
+	int r = FAULT(pool_thread)
+			? EAGAIN
+			: thread_start(&w->thread, NULL, w->pool->o.name, worker_main, w);
+	return r == 0 ? ERR_NONE : err_from_errno(r);
 }
 
 static void join_all(struct pool *p)

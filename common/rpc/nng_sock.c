@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rpc/nng_sock.h"
 
+#include "loop/thread.h"
+
 #include <string.h>
 
 /* nng_close took 0.1-0.5 ms here, 15 ms at worst with both cores busy (2026-11-29). */
@@ -329,7 +331,7 @@ void nsock_close(struct nsock *s)
 	loop_expect(s->loop);
 	timer_start(s->loop, &s->close_timer, clock_after_ms(loop_now_ns(s->loop), CLOSE_MS),
 		    on_close_late);
-	s->has_thread = pthread_create(&s->thread, NULL, close_main, s) == 0;
+	s->has_thread = thread_start(&s->thread, NULL, NULL, close_main, s) == 0;
 	if (!s->has_thread)
 		close_main(s); /* none to be had: wait for it here */
 }

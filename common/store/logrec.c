@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/logrec.h"
 
-#include <endian.h>
 #include <string.h>
 
 #include "base/crc.h"
+#include "base/le.h"
 #include "base/sum.h"
 
 #define MAGIC_SEG     0x31474553504c4d50ull /* "PMLPSEG1" */
@@ -28,45 +28,6 @@ enum { TRAILER_MAGIC = 0, TRAILER_CRC = 8, TRAILER_FOOTER_CRC = 12, TRAILER_SERI
 static_assert(HEAD_DELS + 16 * LOGREC_DELS <= LOGREC_BLOCK, "deletes fit a block");
 static_assert(HEAD_NAMES + 64 + OBJ_KEY_MAX <= LOGREC_BLOCK, "names fit a head");
 
-static void put16(uint8_t *p, uint16_t v)
-{
-	v = htole16(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-	v = htole32(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-	v = htole64(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static uint16_t get16(const uint8_t *p)
-{
-	uint16_t v;
-	memcpy(&v, p, sizeof(v));
-	return le16toh(v);
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-	uint32_t v;
-	memcpy(&v, p, sizeof(v));
-	return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-	uint64_t v;
-	memcpy(&v, p, sizeof(v));
-	return le64toh(v);
-}
-
 /* Over the block with the CRC's own field as zeros. */
 static uint32_t block_crc(const uint8_t *block, size_t n, size_t at)
 {
@@ -82,27 +43,27 @@ void logrec_seg_put(const struct logrec_seg *s, uint8_t block[LOGREC_BLOCK])
 {
 	size_t n = strnlen(s->owner, sizeof(s->owner) - 1);
 	memset(block, 0, LOGREC_BLOCK);
-	put64(block + SEG_MAGIC, MAGIC_SEG);
-	put32(block + SEG_VERSION, LOGREC_VERSION);
-	put64(block + SEG_SERIAL, s->serial);
-	put64(block + SEG_SALT, s->salt);
+	le_put64(block + SEG_MAGIC, MAGIC_SEG);
+	le_put32(block + SEG_VERSION, LOGREC_VERSION);
+	le_put64(block + SEG_SERIAL, s->serial);
+	le_put64(block + SEG_SALT, s->salt);
 	block[SEG_OWNER_N] = (uint8_t)n;
 	memcpy(block + SEG_OWNER, s->owner, n);
-	put32(block + SEG_CRC, block_crc(block, LOGREC_BLOCK, SEG_CRC));
+	le_put32(block + SEG_CRC, block_crc(block, LOGREC_BLOCK, SEG_CRC));
 }
 
 enum err logrec_seg_get(const uint8_t block[LOGREC_BLOCK], struct logrec_seg *out)
 {
-	if (get64(block + SEG_MAGIC) != MAGIC_SEG ||
-	    get32(block + SEG_CRC) != block_crc(block, LOGREC_BLOCK, SEG_CRC))
+	if (le_get64(block + SEG_MAGIC) != MAGIC_SEG ||
+	    le_get32(block + SEG_CRC) != block_crc(block, LOGREC_BLOCK, SEG_CRC))
 		return ERR_CORRUPT;
-	if (get32(block + SEG_VERSION) != LOGREC_VERSION)
+	if (le_get32(block + SEG_VERSION) != LOGREC_VERSION)
 		return ERR_VERSION_MISMATCH;
 	size_t n = block[SEG_OWNER_N];
-	if (n >= sizeof(out->owner) || get64(block + SEG_SERIAL) == 0)
+	if (n >= sizeof(out->owner) || le_get64(block + SEG_SERIAL) == 0)
 		return ERR_CORRUPT;
-	*out = (struct logrec_seg){ .serial = get64(block + SEG_SERIAL),
-				    .salt = get64(block + SEG_SALT) };
+	*out = (struct logrec_seg){ .serial = le_get64(block + SEG_SERIAL),
+				    .salt = le_get64(block + SEG_SALT) };
 	memcpy(out->owner, block + SEG_OWNER, n);
 	return ERR_NONE;
 }
@@ -118,12 +79,12 @@ static void head_common(uint8_t *block, enum logrec_type type, uint64_t salt,
 			struct logrec_place at, uint64_t length)
 {
 	memset(block, 0, LOGREC_BLOCK);
-	put32(block + HEAD_MAGIC, MAGIC_HEAD);
+	le_put32(block + HEAD_MAGIC, MAGIC_HEAD);
 	block[HEAD_TYPE] = (uint8_t)type;
-	put64(block + HEAD_SALT, salt);
-	put64(block + HEAD_SERIAL, at.serial);
-	put64(block + HEAD_OFF, at.off);
-	put64(block + HEAD_LENGTH, length);
+	le_put64(block + HEAD_SALT, salt);
+	le_put64(block + HEAD_SERIAL, at.serial);
+	le_put64(block + HEAD_OFF, at.off);
+	le_put64(block + HEAD_LENGTH, length);
 }
 
 void logrec_head_put(const struct logrec_head *h, uint64_t salt, struct logrec_place at,
@@ -131,14 +92,14 @@ void logrec_head_put(const struct logrec_head *h, uint64_t salt, struct logrec_p
 {
 	assert(store_id_valid(&h->id) && h->size <= OBJ_SIZE_MAX);
 	head_common(block, LOGREC_PUT, salt, at, logrec_length(h->size));
-	put16(block + HEAD_TENANT_N, (uint16_t)h->id.tenant.n);
-	put16(block + HEAD_KEY_N, (uint16_t)h->id.key.n);
-	put64(block + HEAD_VERSION, h->id.version);
-	put64(block + HEAD_SIZE, h->size);
-	put64(block + HEAD_SUM, h->sum);
+	le_put16(block + HEAD_TENANT_N, (uint16_t)h->id.tenant.n);
+	le_put16(block + HEAD_KEY_N, (uint16_t)h->id.key.n);
+	le_put64(block + HEAD_VERSION, h->id.version);
+	le_put64(block + HEAD_SIZE, h->size);
+	le_put64(block + HEAD_SUM, h->sum);
 	memcpy(block + HEAD_NAMES, h->id.tenant.p, h->id.tenant.n);
 	memcpy(block + HEAD_NAMES + h->id.tenant.n, h->id.key.p, h->id.key.n);
-	put32(block + HEAD_CRC, block_crc(block, LOGREC_BLOCK, HEAD_CRC));
+	le_put32(block + HEAD_CRC, block_crc(block, LOGREC_BLOCK, HEAD_CRC));
 }
 
 void logrec_dels_put(const struct logrec_place *dels, uint32_t n, uint64_t salt,
@@ -146,23 +107,23 @@ void logrec_dels_put(const struct logrec_place *dels, uint32_t n, uint64_t salt,
 {
 	assert(n >= 1 && n <= LOGREC_DELS);
 	head_common(block, LOGREC_DEL, salt, at, LOGREC_BLOCK);
-	put64(block + HEAD_N_DELS, n);
+	le_put64(block + HEAD_N_DELS, n);
 	for (uint32_t i = 0; i < n; i++) {
-		put64(block + HEAD_DELS + 16 * i, dels[i].serial);
-		put64(block + HEAD_DELS + 16 * i + 8, dels[i].off);
+		le_put64(block + HEAD_DELS + 16 * i, dels[i].serial);
+		le_put64(block + HEAD_DELS + 16 * i + 8, dels[i].off);
 	}
-	put32(block + HEAD_CRC, block_crc(block, LOGREC_BLOCK, HEAD_CRC));
+	le_put32(block + HEAD_CRC, block_crc(block, LOGREC_BLOCK, HEAD_CRC));
 }
 
 static enum err get_put(const uint8_t *block, struct logrec_head *h)
 {
 	h->id = (struct store_id){
-		.tenant = BYTES(block + HEAD_NAMES, get16(block + HEAD_TENANT_N)),
-		.version = get64(block + HEAD_VERSION),
+		.tenant = BYTES(block + HEAD_NAMES, le_get16(block + HEAD_TENANT_N)),
+		.version = le_get64(block + HEAD_VERSION),
 	};
-	h->id.key = BYTES(block + HEAD_NAMES + h->id.tenant.n, get16(block + HEAD_KEY_N));
-	h->size = get64(block + HEAD_SIZE);
-	h->sum = get64(block + HEAD_SUM);
+	h->id.key = BYTES(block + HEAD_NAMES + h->id.tenant.n, le_get16(block + HEAD_KEY_N));
+	h->size = le_get64(block + HEAD_SIZE);
+	h->sum = le_get64(block + HEAD_SUM);
 	if (!store_id_valid(&h->id) || h->size > OBJ_SIZE_MAX)
 		return ERR_CORRUPT;
 	return h->length == logrec_length(h->size) ? ERR_NONE : ERR_CORRUPT;
@@ -172,16 +133,17 @@ enum err logrec_head_get(const uint8_t block[LOGREC_BLOCK], uint64_t salt,
 			 struct logrec_place at, struct logrec_head *out)
 {
 	struct logrec_head h = { .type = (enum logrec_type)block[HEAD_TYPE],
-				 .length = get64(block + HEAD_LENGTH) };
+				 .length = le_get64(block + HEAD_LENGTH) };
 	enum err e = ERR_CORRUPT;
-	if (get32(block + HEAD_MAGIC) != MAGIC_HEAD || get64(block + HEAD_SALT) != salt ||
-	    get64(block + HEAD_SERIAL) != at.serial || get64(block + HEAD_OFF) != at.off ||
-	    get32(block + HEAD_CRC) != block_crc(block, LOGREC_BLOCK, HEAD_CRC))
+	if (le_get32(block + HEAD_MAGIC) != MAGIC_HEAD || le_get64(block + HEAD_SALT) != salt ||
+	    le_get64(block + HEAD_SERIAL) != at.serial ||
+	    le_get64(block + HEAD_OFF) != at.off ||
+	    le_get32(block + HEAD_CRC) != block_crc(block, LOGREC_BLOCK, HEAD_CRC))
 		return ERR_CORRUPT;
 	if (h.type == LOGREC_PUT) {
 		e = get_put(block, &h);
 	} else if (h.type == LOGREC_DEL) {
-		uint64_t n = get64(block + HEAD_N_DELS);
+		uint64_t n = le_get64(block + HEAD_N_DELS);
 		h.n_dels = (uint32_t)n;
 		e = n >= 1 && n <= LOGREC_DELS && h.length == LOGREC_BLOCK ? ERR_NONE
 									   : ERR_CORRUPT;
@@ -193,8 +155,8 @@ enum err logrec_head_get(const uint8_t block[LOGREC_BLOCK], uint64_t salt,
 
 struct logrec_place logrec_del(const uint8_t block[LOGREC_BLOCK], uint32_t i)
 {
-	return (struct logrec_place){ get64(block + HEAD_DELS + 16 * i),
-				      get64(block + HEAD_DELS + 16 * i + 8) };
+	return (struct logrec_place){ le_get64(block + HEAD_DELS + 16 * i),
+				      le_get64(block + HEAD_DELS + 16 * i + 8) };
 }
 
 /* ---- footer ---- */
@@ -208,18 +170,18 @@ void logrec_entry_put(struct buf *b, const struct store_id *id, uint64_t off, ui
 		      uint64_t sum, const uint64_t *vector)
 {
 	uint8_t e[ENTRY_NAMES] = { [ENTRY_TYPE] = LOGREC_PUT };
-	put16(e + ENTRY_TENANT_N, (uint16_t)id->tenant.n);
-	put16(e + ENTRY_KEY_N, (uint16_t)id->key.n);
-	put64(e + ENTRY_OFF, off);
-	put64(e + ENTRY_VERSION, id->version);
-	put64(e + ENTRY_SIZE, size);
-	put64(e + ENTRY_SUM, sum);
+	le_put16(e + ENTRY_TENANT_N, (uint16_t)id->tenant.n);
+	le_put16(e + ENTRY_KEY_N, (uint16_t)id->key.n);
+	le_put64(e + ENTRY_OFF, off);
+	le_put64(e + ENTRY_VERSION, id->version);
+	le_put64(e + ENTRY_SIZE, size);
+	le_put64(e + ENTRY_SUM, sum);
 	buf_put(b, e, sizeof(e));
 	buf_put(b, id->tenant.p, id->tenant.n);
 	buf_put(b, id->key.p, id->key.n);
 	for (uint64_t i = 0; i < sum_n_blocks(size); i++) {
 		uint8_t w[8];
-		put64(w, vector[i]);
+		le_put64(w, vector[i]);
 		buf_put(b, w, sizeof(w));
 	}
 }
@@ -227,8 +189,8 @@ void logrec_entry_put(struct buf *b, const struct store_id *id, uint64_t off, ui
 void logrec_entry_put_del(struct buf *b, struct logrec_place del)
 {
 	uint8_t e[LOGREC_DEL_BYTES] = { [ENTRY_TYPE] = LOGREC_DEL };
-	put64(e + ENTRY_DEL_SERIAL, del.serial);
-	put64(e + ENTRY_DEL_OFF, del.off);
+	le_put64(e + ENTRY_DEL_SERIAL, del.serial);
+	le_put64(e + ENTRY_DEL_OFF, del.off);
 	buf_put(b, e, sizeof(e));
 }
 
@@ -238,12 +200,12 @@ static bool entry_put_get(const uint8_t *p, size_t left, uint64_t data_end,
 {
 	if (left < ENTRY_NAMES)
 		return false;
-	e->id.tenant = BYTES(p + ENTRY_NAMES, get16(p + ENTRY_TENANT_N));
-	e->id.key = BYTES(p + ENTRY_NAMES + e->id.tenant.n, get16(p + ENTRY_KEY_N));
-	e->id.version = get64(p + ENTRY_VERSION);
-	e->off = get64(p + ENTRY_OFF);
-	e->size = get64(p + ENTRY_SIZE);
-	e->sum = get64(p + ENTRY_SUM);
+	e->id.tenant = BYTES(p + ENTRY_NAMES, le_get16(p + ENTRY_TENANT_N));
+	e->id.key = BYTES(p + ENTRY_NAMES + e->id.tenant.n, le_get16(p + ENTRY_KEY_N));
+	e->id.version = le_get64(p + ENTRY_VERSION);
+	e->off = le_get64(p + ENTRY_OFF);
+	e->size = le_get64(p + ENTRY_SIZE);
+	e->sum = le_get64(p + ENTRY_SUM);
 	if (e->size > OBJ_SIZE_MAX || e->off < LOGREC_BLOCK || e->off % LOGREC_BLOCK != 0 ||
 	    e->off > data_end || logrec_length(e->size) > data_end - e->off)
 		return false;
@@ -269,8 +231,8 @@ bool logrec_entry_get(struct bytes footer, size_t *at, uint64_t data_end,
 	if (e.type == LOGREC_PUT) {
 		good = entry_put_get(p, left, data_end, &e, &n);
 	} else if (e.type == LOGREC_DEL && left >= LOGREC_DEL_BYTES) {
-		e.del = (struct logrec_place){ get64(p + ENTRY_DEL_SERIAL),
-					       get64(p + ENTRY_DEL_OFF) };
+		e.del = (struct logrec_place){ le_get64(p + ENTRY_DEL_SERIAL),
+					       le_get64(p + ENTRY_DEL_OFF) };
 		good = true;
 	}
 	*bad = !good;
@@ -286,27 +248,27 @@ bool logrec_entry_get(struct bytes footer, size_t *at, uint64_t data_end,
 void logrec_trailer_put(const struct logrec_trailer *t, uint8_t block[LOGREC_BLOCK])
 {
 	memset(block, 0, LOGREC_BLOCK);
-	put64(block + TRAILER_MAGIC, MAGIC_TRAILER);
-	put32(block + TRAILER_FOOTER_CRC, t->footer_crc);
-	put64(block + TRAILER_SERIAL, t->serial);
-	put64(block + TRAILER_SALT, t->salt);
-	put64(block + TRAILER_OFF, t->footer_off);
-	put64(block + TRAILER_LEN, t->footer_len);
-	put32(block + TRAILER_CRC, block_crc(block, LOGREC_BLOCK, TRAILER_CRC));
+	le_put64(block + TRAILER_MAGIC, MAGIC_TRAILER);
+	le_put32(block + TRAILER_FOOTER_CRC, t->footer_crc);
+	le_put64(block + TRAILER_SERIAL, t->serial);
+	le_put64(block + TRAILER_SALT, t->salt);
+	le_put64(block + TRAILER_OFF, t->footer_off);
+	le_put64(block + TRAILER_LEN, t->footer_len);
+	le_put32(block + TRAILER_CRC, block_crc(block, LOGREC_BLOCK, TRAILER_CRC));
 }
 
 enum err logrec_trailer_get(const uint8_t block[LOGREC_BLOCK], uint64_t file_size,
 			    struct logrec_trailer *out)
 {
 	struct logrec_trailer t = {
-		.serial = get64(block + TRAILER_SERIAL),
-		.salt = get64(block + TRAILER_SALT),
-		.footer_off = get64(block + TRAILER_OFF),
-		.footer_len = get64(block + TRAILER_LEN),
-		.footer_crc = get32(block + TRAILER_FOOTER_CRC),
+		.serial = le_get64(block + TRAILER_SERIAL),
+		.salt = le_get64(block + TRAILER_SALT),
+		.footer_off = le_get64(block + TRAILER_OFF),
+		.footer_len = le_get64(block + TRAILER_LEN),
+		.footer_crc = le_get32(block + TRAILER_FOOTER_CRC),
 	};
-	if (get64(block + TRAILER_MAGIC) != MAGIC_TRAILER ||
-	    get32(block + TRAILER_CRC) != block_crc(block, LOGREC_BLOCK, TRAILER_CRC))
+	if (le_get64(block + TRAILER_MAGIC) != MAGIC_TRAILER ||
+	    le_get32(block + TRAILER_CRC) != block_crc(block, LOGREC_BLOCK, TRAILER_CRC))
 		return ERR_CORRUPT;
 	if (t.footer_off < LOGREC_BLOCK || t.footer_off % LOGREC_BLOCK != 0 ||
 	    t.footer_off > file_size || t.footer_len > LOGREC_FOOTER_MAX ||

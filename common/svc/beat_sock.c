@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "svc/beat_priv.h"
 
+#include "loop/thread.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -158,13 +159,6 @@ void beat_sock_close(struct beat_sock *s)
 
 enum err beat_thread_start(pthread_t *t, const char *name, void *(*fn)(void *), void *arg)
 {
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int r = pthread_create(t, NULL, fn, arg);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (r != 0)
-		return err_from_errno(r);
-	pthread_setname_np(*t, name);
-	return ERR_NONE;
+	int r = thread_start(t, NULL, name, fn, arg);
+	return r == 0 ? ERR_NONE : err_from_errno(r);
 }

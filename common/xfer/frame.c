@@ -1,64 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "xfer/frame.h"
 
-#include <endian.h>
+#include "base/le.h"
+
 #include <string.h>
-
-static void put16(uint8_t *p, uint16_t v)
-{
-	v = htole16(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-	v = htole32(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-	v = htole64(v);
-	memcpy(p, &v, sizeof(v));
-}
-
-static uint16_t get16(const uint8_t *p)
-{
-	uint16_t v;
-	memcpy(&v, p, sizeof(v));
-	return le16toh(v);
-}
-
-static uint32_t get32(const uint8_t *p)
-{
-	uint32_t v;
-	memcpy(&v, p, sizeof(v));
-	return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-	uint64_t v;
-	memcpy(&v, p, sizeof(v));
-	return le64toh(v);
-}
 
 void xf_put(uint8_t out[XF_HEADER], const struct xf_head *h)
 {
 	assert(h->op >= XF_HELLO && h->op < XF_OPS && (h->flags & ~XF_FLAGS) == 0);
 	assert(h->meta_bytes <= XF_META_MAX && h->data_bytes <= XF_DATA_MAX);
 	assert(h->meta_bytes == 0 || h->data_bytes == 0);
-	put32(out, XF_MAGIC);
+	le_put32(out, XF_MAGIC);
 	out[4] = XF_VERSION;
 	out[5] = h->op;
-	put16(out + 6, h->flags);
-	put32(out + 8, h->request);
-	put32(out + 12, h->meta_bytes);
-	put64(out + 16, h->seq);
-	put64(out + 24, h->offset);
-	put32(out + 32, h->data_bytes);
-	put32(out + 36, h->status);
-	put64(out + 40, h->sum);
+	le_put16(out + 6, h->flags);
+	le_put32(out + 8, h->request);
+	le_put32(out + 12, h->meta_bytes);
+	le_put64(out + 16, h->seq);
+	le_put64(out + 24, h->offset);
+	le_put32(out + 32, h->data_bytes);
+	le_put32(out + 36, h->status);
+	le_put64(out + 40, h->sum);
 	memcpy(out + XF_TAGGED, h->tag, XF_TAG);
 }
 
@@ -83,21 +45,21 @@ static enum err check(const struct xf_head *h, struct why *why)
 
 enum err xf_get(const uint8_t in[XF_HEADER], struct xf_head *out, struct why *why)
 {
-	if (get32(in) != XF_MAGIC)
+	if (le_get32(in) != XF_MAGIC)
 		return why_set(why, ERR_BAD_MESSAGE, "frame: it does not begin with pmld");
 	if (in[4] != XF_VERSION)
 		return why_set(why, ERR_VERSION_MISMATCH,
 			       "frame: version %u of data lanes; this release has %d", in[4],
 			       XF_VERSION);
 	struct xf_head h = { .op = in[5],
-			     .flags = get16(in + 6),
-			     .request = get32(in + 8),
-			     .meta_bytes = get32(in + 12),
-			     .seq = get64(in + 16),
-			     .offset = get64(in + 24),
-			     .data_bytes = get32(in + 32),
-			     .status = get32(in + 36),
-			     .sum = get64(in + 40) };
+			     .flags = le_get16(in + 6),
+			     .request = le_get32(in + 8),
+			     .meta_bytes = le_get32(in + 12),
+			     .seq = le_get64(in + 16),
+			     .offset = le_get64(in + 24),
+			     .data_bytes = le_get32(in + 32),
+			     .status = le_get32(in + 36),
+			     .sum = le_get64(in + 40) };
 	memcpy(h.tag, in + XF_TAGGED, XF_TAG);
 	enum err e = check(&h, why);
 	if (e == ERR_NONE)
@@ -116,15 +78,15 @@ size_t xf_get_bytes(size_t ticket_bytes, size_t n_ranges)
 
 void xf_put_get(uint8_t *out, struct bytes ticket, const struct xf_range *ranges, size_t n)
 {
-	put32(out, (uint32_t)ticket.n);
-	put32(out + 4, (uint32_t)n);
+	le_put32(out, (uint32_t)ticket.n);
+	le_put32(out + 4, (uint32_t)n);
 	out += GET_FIXED;
 	if (ticket.n)
 		memcpy(out, ticket.p, ticket.n);
 	out += ticket.n;
 	for (size_t i = 0; i < n; i++, out += GET_RANGE) {
-		put64(out, ranges[i].offset);
-		put64(out + 8, ranges[i].bytes);
+		le_put64(out, ranges[i].offset);
+		le_put64(out + 8, ranges[i].bytes);
 	}
 }
 
@@ -132,7 +94,7 @@ enum err xf_get_get(struct bytes meta, struct bytes *ticket, struct bytes *range
 {
 	if (meta.n < GET_FIXED)
 		return ERR_BAD_MESSAGE;
-	size_t n_ticket = get32(meta.p), n_ranges = get32(meta.p + 4);
+	size_t n_ticket = le_get32(meta.p), n_ranges = le_get32(meta.p + 4);
 	if (n_ticket > meta.n || n_ranges < 1 || n_ranges > XF_RANGES_MAX ||
 	    xf_get_bytes(n_ticket, n_ranges) != meta.n)
 		return ERR_BAD_MESSAGE;
@@ -146,5 +108,5 @@ struct xf_range xf_range_at(struct bytes ranges, size_t i)
 {
 	const uint8_t *p = ranges.p + i * GET_RANGE;
 	assert((i + 1) * GET_RANGE <= ranges.n);
-	return (struct xf_range){ get64(p), get64(p + 8) };
+	return (struct xf_range){ le_get64(p), le_get64(p + 8) };
 }

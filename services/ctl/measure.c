@@ -3,11 +3,11 @@
 
 #include "base/clock.h"
 #include "base/def.h"
+#include "loop/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -366,17 +366,6 @@ static int make(const struct measure_opts *o, struct measure **out, struct pml_e
 	return e;
 }
 
-/* Signals are for the main thread. */
-static int start_thread(struct client *c)
-{
-	sigset_t all, old;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int e = pthread_create(&c->thread, NULL, client_main, c);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return e;
-}
-
 /* i clients run already; they end, and nothing is left. */
 static int no_thread(struct measure *m, uint32_t i, int sys, struct pml_error *err)
 {
@@ -405,7 +394,8 @@ int measure_start(const struct measure_opts *o, struct measure **out, struct pml
 	m->end_ns = clock_after_ms(m->start_ns, o->ms);
 	atomic_store(&m->n_running, m->n_clients);
 	for (uint32_t i = 0; i < m->n_clients; i++) {
-		int sys = start_thread(&m->clients[i]);
+		int sys = thread_start(&m->clients[i].thread, NULL, NULL, client_main,
+				       &m->clients[i]);
 		if (sys != 0)
 			return no_thread(m, i, sys, err);
 	}

@@ -2,9 +2,9 @@
 #include "replay_priv.h"
 
 #include "base/clock.h"
+#include "loop/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -127,17 +127,6 @@ static int make(const struct replay_opts *o, struct replay **out, struct pml_err
 	return e;
 }
 
-/* Signals are for the main thread. */
-static int start_thread(struct client *c)
-{
-	sigset_t all, old;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int e = pthread_create(&c->thread, NULL, client_main, c);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return e;
-}
-
 int replay_start(const struct replay_opts *o, struct replay **out, struct pml_error *err)
 {
 	struct replay *r = NULL;
@@ -149,7 +138,8 @@ int replay_start(const struct replay_opts *o, struct replay **out, struct pml_er
 	r->start_ns = replay_now_ns();
 	atomic_store(&r->n_running, r->n_clients);
 	for (uint32_t i = 0; i < r->n_clients; i++) {
-		int sys = start_thread(&r->clients[i]);
+		int sys = thread_start(&r->clients[i].thread, NULL, NULL, client_main,
+				       &r->clients[i]);
 		if (sys == 0)
 			continue;
 		struct replay_result none;

@@ -2,6 +2,8 @@
 /* The handle: opening, its thread and loop, the door, closing. */
 #include "sdk.h"
 
+#include "loop/thread.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -192,18 +194,12 @@ static void drop_line(struct log_capture *c, const char *line, size_t n)
 /* Its name, and no signal of the application's, not even SIGPIPE. */
 static enum err start_thread(struct pml *p)
 {
-	sigset_t all, old;
 	pthread_attr_t at;
-	sigfillset(&all);
 	if (pthread_attr_init(&at) != 0)
 		return ERR_NO_MEMORY;
 	pthread_attr_setstacksize(&at, CLIENT_STACK_BYTES);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	int sys = pthread_create(&p->thread, &at, thread_main, p);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	int sys = thread_start(&p->thread, &at, "pomelo", thread_main, p);
 	pthread_attr_destroy(&at);
-	if (sys == 0)
-		pthread_setname_np(p->thread, "pomelo");
 	return sys == 0 ? ERR_NONE : err_from_errno(sys);
 }
 

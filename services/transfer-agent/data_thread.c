@@ -2,10 +2,11 @@
 /* A thread of data lanes: sockets, frames, read tickets. Thread: its own, but where said. */
 #include "agent.h"
 
+#include "loop/thread.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -470,20 +471,13 @@ static enum err parts_init(struct xfa_data *d, struct xfa_data_thread *t)
 
 enum err xfa_data_thread_start(struct xfa_data *d, struct xfa_data_thread *t, struct why *why)
 {
-	sigset_t all, old;
 	enum err e = parts_init(d, t);
-	if (e == ERR_NONE) {
-		(void)sigfillset(&all);
-		(void)pthread_sigmask(SIG_SETMASK, &all, &old);
-		if (pthread_create(&t->thread, NULL, run, t) != 0)
-			e = ERR_BUSY;
-		(void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-	}
+	if (e == ERR_NONE && thread_start(&t->thread, NULL, "pomelo-data", run, t) != 0)
+		e = ERR_BUSY;
 	if (e != ERR_NONE) {
 		parts_fini(t);
 		return why_set(why, e, "no thread for data lanes: %s", err_text(e));
 	}
-	(void)pthread_setname_np(t->thread, "pomelo-data");
 	return ERR_NONE;
 }
 
