@@ -15,8 +15,7 @@ static uint64_t bytes_of(const struct obj *o)
 {
 	uint64_t n = 0;
 	for (const struct copy *c = o->copies; c; c = c->next)
-		for (size_t i = 0; c->state == COPY_COMMITTED && i < c->n_ranges; i++)
-			n += alloc_round(c->ranges[i].bytes);
+		n += c->state == COPY_COMMITTED ? space_of(c) : 0;
 	return n;
 }
 
@@ -117,7 +116,7 @@ static void look_obj(struct mind *m, struct lru_queue *q, struct obj *o, struct 
 static void look_group(struct mind *m, struct lru_queue *q, struct group *g, struct round *r)
 {
 	if (group_evictable(m, g)) {
-		r->got += g->bytes;
+		r->got += MAX_OF(g->bytes, 1u);
 		group_evict(m, g);
 		q->looked = 0;
 	} else {
@@ -341,11 +340,17 @@ uint64_t evict_due_ns(const struct mind *m)
 	return MAX_OF(m->now, MAX_OF(m->evict_ns, segs_growing_ns(m)));
 }
 
+/* Of bytes; of slots as large a share of what has them, and some of what has nothing else. */
+static uint64_t round_bytes(const struct mind *m)
+{
+	uint64_t n = above(m) ? m->total : MAX_OF(m->used, m->n_copies);
+	return MAX_OF((uint64_t)(m->l.evict_ratio * (double)n), 1u);
+}
+
 bool evict_work(struct mind *m)
 {
 	if (m->evict_left == 0 && evict_due_ns(m) <= m->now)
-		m->evict_left =
-			(uint64_t)(m->l.evict_ratio * (double)(above(m) ? m->total : m->used));
+		m->evict_left = round_bytes(m);
 	if (m->evict_left == 0)
 		return false;
 	struct round r = { .want = m->evict_left };

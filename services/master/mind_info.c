@@ -366,7 +366,7 @@ static void check_obj(const struct mind *m, const struct obj *o, struct tally *t
 	for (const struct copy *c = o->copies; c; c = c->next) {
 		check_copy(m, o, c);
 		t->copies++;
-		t->later += c->flags & COPY_LATER ? rounded(c->ranges, c->n_ranges) : 0;
+		t->later += c->flags & COPY_LATER ? space_of(c) : 0;
 		sum->used += rounded(c->ranges, c->n_ranges);
 		if (c->opts && c->opts->m.hard_pin)
 			sum->pinned += rounded(c->ranges, c->n_ranges);

@@ -202,12 +202,12 @@ struct copy *copy_new(struct mind *m, struct obj *o, struct holder *h, uint32_t 
 	return c;
 }
 
-static uint64_t space_of(const struct copy *c)
+uint64_t space_of(const struct copy *c)
 {
 	uint64_t n = 0;
 	for (size_t i = 0; i < c->n_ranges; i++)
 		n += alloc_round(c->ranges[i].bytes);
-	return n;
+	return MAX_OF(n, 1u);
 }
 
 void copy_coming(struct mind *m, struct copy *c, bool on)

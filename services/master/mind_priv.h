@@ -531,6 +531,7 @@ void copy_state(struct mind *m, struct copy *c, enum copy_state s);
 enum lru lru_of(const struct mind *m, const struct obj *o); /* as its pins have it */
 void lru_add(struct mind *m, struct obj *o, enum lru which, bool old);
 void lru_del(struct mind *m, struct obj *o);
+uint64_t space_of(const struct copy *c); /* bytes; at least 1: an object of none has a slot */
 void copy_coming(struct mind *m, struct copy *c, bool on);
 void copy_later(struct mind *m, struct copy *c); /* instead: until copy_coming is said again */
 void obj_show(struct mind *m, const struct obj *o, const struct copy *best,

@@ -77,6 +77,29 @@ Test(space, slots_fill_before_bytes, .timeout = 10)
 	NO_LEAKS();
 }
 
+/* Objects of no bytes give no bytes back: a round is of slots then, and the watermark rests between two. */
+Test(space, slots_full_of_nothing, .timeout = 10)
+{
+	struct rig *r = rig_bare(NULL);
+	char key[16];
+	r->h[0].bytes = 1 << 20;
+	r->h[0].n_slots = 100;
+	rig_register(r, 0);
+	rig_run(r);
+	for (unsigned i = 0; i < 400; i++) {
+		snprintf(key, sizeof(key), "k%u", i);
+		cr_assert_eq(put(r, key, 0), ERR_NONE, "%s", key);
+		rig_pass(r, 20);
+		rig_run(r);
+		cr_assert_gt(mind_due_ns(r->m), r->now, "%s: nothing is left to be done", key);
+		if (i > 100)
+			cr_assert_geq(rig_counts(r).objects, 80, "%s", key);
+	}
+	cr_assert_leq(rig_counts(r).objects, 90);
+	rig_free(r);
+	NO_LEAKS();
+}
+
 Test(space, slots_full_of_leases_and_pins, .timeout = 10)
 {
 	struct rig *r = rig_bare(NULL);
