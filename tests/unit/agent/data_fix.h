@@ -9,7 +9,7 @@
 #include "services/transfer-agent/agent.h"
 #include "xfer/lane_cli.h"
 
-enum { DATA_SEGMENT = 8 << 20, DATA_SLOTS = 64, DATA_CONNS = 8 };
+enum { DATA_SEGMENT = 8 << 20, DATA_SLOTS = 64, DATA_CONNS = 32 };
 
 struct data_fix {
 	struct loop loop;
