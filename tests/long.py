@@ -15,7 +15,7 @@ LIMIT_MIN = 40
 def clang(st):
     """Everything under clang: warnings as errors, then all suites."""
     if setup(st, "build-clang"):
-        meson_tests(st, "build-clang", ["unit", "sim", "regress", "docs", "service", "service-load"], jobs="1")
+        meson_tests(st, "build-clang", ["unit", "disk", "sim", "regress", "docs", "service", "service-load"], jobs="1")
 
 
 def tsan(st):
@@ -35,7 +35,7 @@ def all_tidy(st):
 def features_off(st):
     """A build with every optional feature disabled, and its tests."""
     if setup(st, "build-off"):
-        meson_tests(st, "build-off", ["unit", "sim", "docs"])
+        meson_tests(st, "build-off", ["unit", "disk", "sim", "docs"])
 
 
 def headers(st):
@@ -141,7 +141,7 @@ def storm(st):
 def unit_asan(st):
     """All suites, services too, under AddressSanitizer and UBSan with fault points in."""
     if setup(st, "build-asan"):
-        meson_tests(st, "build-asan", ["unit", "sim", "regress", "service", "service-load"], env=ASAN_ENV, jobs="1", mult=6)
+        meson_tests(st, "build-asan", ["unit", "disk", "sim", "regress", "service", "service-load"], env=ASAN_ENV, jobs="1", mult=6)
 
 
 def ep(st):

@@ -221,6 +221,9 @@ def stage_rest(st):
     if setup(st, "build-tsan"):
         meson_tests(st, "build-tsan", ["race"], env={"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:suppressions=" + os.path.abspath("tests/race/tsan.supp")}, mult=3)
     meson_tests(st, "build", ["headers"])
+    meson_tests(st, "build", ["disk"])
+    if os.path.exists("build-asan/build.ninja"):
+        meson_tests(st, "build-asan", ["disk"], env=ASAN_ENV, mult=4)
     meson_tests(st, "build", ["service-load"], jobs="1")  # storm, sick peers, soak: in their short forms
     for script in ("tests/docs-check", "tests/quickstart-check", "tests/replay-check"):
         if os.path.exists(script):

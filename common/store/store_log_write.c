@@ -634,7 +634,7 @@ static bool del_find(struct log_be *lg, struct store_del_item *it, struct pend *
 	struct ix_entry *e = ix_find(&lg->ix, &it->id);
 	bool found = ix_visible(e);
 	if (found && e->going) {
-		it->err = ERR_BUSY; /* for now */
+		it->err = ERR_BUSY; /* being deleted by an item before it: del_rider */
 		found = false;
 	} else if (found) {
 		const struct log_seg *s = e->where;
