@@ -24,6 +24,20 @@ static inline bool addr_is_data(const char *text)
 	return strncmp(text, ADDR_DATA, sizeof(ADDR_DATA) - 1) == 0;
 }
 
+/* The k-th address of data lanes of n, without that prefix: tcp://HOST:PORT, borrowed. False: there are not so many. */
+static inline bool addr_data_at(const struct bytes *addrs, size_t n, size_t k,
+				struct bytes *out)
+{
+	size_t pre = sizeof(ADDR_DATA) - 1;
+	for (size_t i = 0; i < n; i++) {
+		if (addrs[i].n <= pre || memcmp(addrs[i].p, ADDR_DATA, pre) != 0 || k-- > 0)
+			continue;
+		*out = BYTES(addrs[i].p + pre, addrs[i].n - pre);
+		return true;
+	}
+	return false;
+}
+
 #define ADDR_PATH_MAX 107 /* sun_path less its NUL */
 #define ADDR_HOST_MAX 255
 #define ADDR_TEXT_MAX (ADDR_HOST_MAX + 32)

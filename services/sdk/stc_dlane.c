@@ -140,15 +140,11 @@ static void on_lane_tick(struct timer *t)
 /* The k-th address of data lanes there, as tcp://HOST:PORT; false: there are not so many. */
 static bool data_addr(const struct msg_place *at, size_t k, char out[257])
 {
-	size_t n = strlen(ADDR_DATA);
-	for (size_t i = 0; i < at->addrs.n; i++) {
-		const struct bytes *a = &at->addrs.p[i];
-		if (a->n <= n || memcmp(a->p, ADDR_DATA, n) != 0 || k-- > 0)
-			continue;
-		(void)snprintf(out, 257, "%.*s", (int)(a->n - n), (const char *)a->p + n);
-		return true;
-	}
-	return false;
+	struct bytes a;
+	if (!addr_data_at(at->addrs.p, at->addrs.n, k, &a))
+		return false;
+	(void)snprintf(out, 257, "%.*s", (int)a.n, (const char *)a.p);
+	return true;
 }
 
 bool dlane_rests(const struct stc *s, const struct msg_place *at)

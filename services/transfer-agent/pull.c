@@ -418,20 +418,6 @@ static enum err keep(struct pull *p, struct bytes from, struct bytes *out)
 	return ERR_NONE;
 }
 
-/* The k-th address of its data lanes; false: there are not so many. */
-static bool data_addr(const struct msg_copy_source *m, size_t k, struct bytes *out)
-{
-	size_t n = strlen(ADDR_DATA);
-	for (size_t i = 0; i < m->addrs.n; i++) {
-		const struct bytes *a = &m->addrs.p[i];
-		if (a->n <= n || memcmp(a->p, ADDR_DATA, n) != 0 || k-- > 0)
-			continue;
-		*out = BYTES(a->p + n, a->n - n);
-		return true;
-	}
-	return false;
-}
-
 static enum err add_from(struct pull *p, const struct msg_copy_source *m, struct bytes addr,
 			 struct bytes ticket)
 {
@@ -455,7 +441,8 @@ static enum err take_sources(struct pull *p, const struct msg_copy_item *m)
 	for (size_t k = 0; k < XFA_DATA_LISTEN_MAX; k++)
 		for (size_t i = 0; i < n && e == ERR_NONE; i++) {
 			struct bytes addr = BYTES(NULL, 0);
-			if (data_addr(&m->sources.p[i], k, &addr) || k == 0)
+			const struct msg_copy_source *at = &m->sources.p[i];
+			if (addr_data_at(at->addrs.p, at->addrs.n, k, &addr) || k == 0)
 				e = add_from(p, &m->sources.p[i], addr, tickets[i]);
 		}
 	return e;
